@@ -1,0 +1,11 @@
+"""The graph: from a rollout's calls to a forest that says which tokens are worth training on, and why.
+
+Data flows one way, and no module imports to its left:
+
+    records → tokens, messages → forest (links, forks) → roles → findings, sequences → view
+
+`records` are the values; `tokens` the trie over engine ids; `messages` the canonical chain; `forest` how calls hang
+together; `roles` what each conversation was for; `findings` what a person should know; `sequences` the training
+samples; `view` the JSON. All of it is pure: no sockets, no disk, no clock, and the same result in whatever order the
+calls come.
+"""

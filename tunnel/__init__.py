@@ -1,0 +1,1 @@
+"""Tunnels: what makes a listener reachable from another machine. Imports neither `capture` nor `graph`."""
