@@ -1,0 +1,1 @@
+"""Dialects: the API shapes that agents speak, one file each, sans-I/O."""

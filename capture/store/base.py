@@ -1,0 +1,183 @@
+"""The store's interface, and the values that pass through it.
+
+Every write is ordered: what was handed over first is committed first, and in the same group or an earlier one. Only
+`finish` and the control plane's changes are awaited; a call's start, its spool, its notices and the mark of delivery
+ride with the next group. Reads see all that was handed over before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from graph.records import Call, FloatArray, IntArray, Notice, Rollout
+
+FORMAT_VERSION = 1
+"""Version of the stored format; a store with a higher one is refused, a lower one climbs the ladder of migrations."""
+
+Durability = Literal["process", "power", "none"]
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for at registration and is not part of the graph's `Rollout`."""
+
+    engine: str | None = None
+    strict_model: bool = False
+    tokens: Literal["engine", "pinned"] = "engine"
+    require_tier: Literal["train", "eval"] | None = None
+    allow: tuple[str, ...] = ()
+    # `data` is for the rollout's tool servers, `private` for nobody on the data plane.
+    task_data: Any = None
+    task_private: Any = None
+    # Seconds from the last call to the rollout's expiry.
+    ttl_s: float = 86_400.0
+    reach: dict[str, str] = {}
+    # Digest of the registration's body: the same id with another body is a conflict.
+    body: str = ""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A rollout as it is stored."""
+
+    rollout: Rollout
+    registration: Registration
+    # SHA-256 of the two secrets; the secrets themselves are stored nowhere.
+    secret: bytes
+    tools_secret: bytes
+    # Grows with every change to the rollout or its calls.
+    version: int = 0
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """What passed, as JSON text. Equal as JSON to the original; key order and numbers are kept."""
+
+    request: bytes
+    # As the engine got it; None when it was never sent.
+    sent: bytes | None = None
+    # As the agent got it; of a stream the assembled whole; None when nothing came.
+    reply: bytes | None = None
+    # Keys blame ("client", "engine" or "treering"), status (int), message.
+    error: dict[str, Any] | None = None
+    usage: bytes | None = None
+    # The engine's entries (token, logprob, bytes, top_logprobs) where the client asked for alternatives, as JSON.
+    top_logprobs: bytes | None = None
+    # The engine's answer verbatim, where it couldn't be decoded for the record.
+    undecoded: bytes | None = None
+    # Each with the keys at (ISO 8601) and complete (bool).
+    deliveries: tuple[dict[str, Any], ...] = ()
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """How a prompt is stored: the first `shared` ids of call `holder`'s prompt + sampled ids, then the rest.
+
+    `holder` must be committed.
+    """
+
+    holder: int
+    shared: int
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One choice of one ended call, ready to be stored."""
+
+    call: Call
+    exchange: Exchange
+    # None: the prompt is stored whole.
+    delta: Delta | None = None
+
+
+class Spool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What a running stream has brought so far, whole: after a crash it is what is left of the call."""
+
+    prompt_ids: IntArray | None
+    sampled_ids: IntArray | None
+    logprobs: FloatArray | None
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of rollouts: filters, order, and where the last page ended."""
+
+    state: Literal["open", "closed"] | None = None
+    group: str | None = None
+    labels: dict[str, str] = {}
+    order: Literal["created", "closed"] = "created"
+    # Opaque; the `next` of the page before.
+    after: str | None = None
+    limit: int = 100
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Some entries, and the cursor for more (None at the end; for `order=closed` never None, so that it can tail)."""
+
+    entries: tuple[Entry, ...]
+    next: str | None
+
+
+class Store(Protocol):
+    """Where rollouts and calls are kept. All methods raise `StoreError` when the store can't be used."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why the store can't be written at present (a sentence), or None."""
+
+    @property
+    def where(self) -> str:
+        """The store's address without secrets, for people."""
+
+    async def open(self) -> None:
+        """Open or create; climb the migrations; end what was running when the last process died (`recovered`)."""
+
+    async def close(self) -> None:
+        """Commit all that was handed over, and close."""
+
+    async def add(self, entries: Sequence[Entry], *, key: str | None = None, answer: bytes | None = None) -> None:
+        """Add rollouts, all or none.
+
+        With `key` (an Idempotency-Key, a space, and a digest of its body) the `answer` is kept for an hour.
+        Raises `ClientError` `id_taken` (409) naming the id.
+        """
+
+    async def answered(self, key: str, body: str) -> bytes | None:
+        """Return the answer kept under an Idempotency-Key, None for a new key.
+
+        Raises `ClientError` `idempotency_key_reused` (422) if `body` (a digest) differs.
+        """
+
+    async def get(self, rollout: str) -> Entry | None: ...
+
+    async def by_secret(self, digest: bytes) -> tuple[Entry, Literal["agent", "tools"]] | None: ...
+
+    async def page(self, query: Query) -> Page: ...
+
+    async def change(self, rollout: str, changes: Mapping[str, Any]) -> Entry | None:
+        """Set fields of the stored `Rollout` (by name); return the entry as changed, None if there is none such."""
+
+    async def delete(self, rollout: str) -> bool:
+        """Remove a rollout, its calls, and the content that only it used; False if there is none such."""
+
+    def begin(self, rollout: str, call: Call, request: bytes) -> None:
+        """Note that a call runs."""
+
+    def spool(self, rollout: str, n: int, spool: Spool) -> None:
+        """Keep what a running stream has brought so far."""
+
+    async def finish(self, rollout: str, records: Sequence[Record]) -> None:
+        """Store an ended call, all choices at once, and return when it is committed."""
+
+    def deliver(self, rollout: str, numbers: Sequence[int], *, delivered: bool, at: str) -> None:
+        """Mark whether a reply reached its client; adds to its deliveries."""
+
+    def notice(self, rollout: str, notice: Notice) -> None:
+        """Keep a notice."""
+
+    async def calls(self, rollout: str, *, after: int = -1, limit: int | None = None) -> list[Call]:
+        """Return calls in order of `n`, prompts whole."""
+
+    async def exchange(self, rollout: str, n: int) -> Exchange | None: ...
+
+    async def notices(self, rollout: str) -> list[Notice]: ...
+
+    async def flush(self) -> None:
+        """Return when all that was handed over is committed."""
