@@ -1,0 +1,55 @@
+"""The real programs as fixtures: `vllm`, one engine for the session, and `opencode`, started as often as asked."""
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real import agent_opencode, engine_vllm
+
+# A test that is the first to ask for the engine waits for its start; pytest-timeout counts fixtures too.
+VLLM_TEST_LIMIT_S = engine_vllm.START_LIMIT_S + 180
+OPENCODE_TEST_LIMIT_S = 300
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests of real programs the time that those take to start, unless they say their own."""
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        limit = (VLLM_TEST_LIMIT_S if "vllm" in names else 0) + (OPENCODE_TEST_LIMIT_S if "opencode" in names else 0)
+        if limit and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(limit))
+
+
+@pytest.fixture(scope="session")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[engine_vllm.Vllm]:
+    """Yield the session's real vLLM: `base_url` (no path), `model`, `log`."""
+    reason = engine_vllm.missing()
+    if reason:
+        pytest.skip(reason)
+    with engine_vllm.running(tmp_path_factory.mktemp("vllm")) as engine:
+        yield engine
+
+
+@pytest.fixture
+async def opencode(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[agent_opencode.OpenCode]]]:
+    """Yield a function that starts opencode against a base URL; all that it started is stopped after the test.
+
+    Its arguments are those of `agent_opencode.running` without the folder:
+    `agent = await opencode(base_url=..., api_key=...)`.
+    """
+    reason = agent_opencode.missing()
+    if reason:
+        pytest.skip(reason)
+    async with contextlib.AsyncExitStack() as stack:
+        count = 0
+
+        async def start(**arguments: Any) -> agent_opencode.OpenCode:
+            nonlocal count
+            count += 1
+            return await stack.enter_async_context(agent_opencode.running(tmp_path / f"opencode-{count}", **arguments))
+
+        yield start
