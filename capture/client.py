@@ -1,0 +1,151 @@
+"""The command line's own client of the control plane: the standard library alone.
+
+Rules:
+- The key goes to the address that was asked for and nowhere else: no proxy from the environment, no redirect.
+- An error that the control plane names is raised as it was named, so that the exit code and the hint are its own.
+"""
+
+from __future__ import annotations
+
+import http.client
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from capture.errors import ClientError, EngineError, StoreError, TreeringError, UsageError
+from capture.settings import Settings, key_path, parse_address
+
+TIMEOUT_S = 60.0
+"""For one answer; a request that itself waits on the server adds its own time."""
+
+
+class Client:
+    """One control plane, and the key for it."""
+
+    def __init__(self, url: str, *, key: str | None = None) -> None:
+        """`url` is the control plane's root. Raises `UsageError` if it is none."""
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"--url: {url!r} is no URL", hint="write http://HOST:PORT")
+        self.url = url.rstrip("/")
+        self._host, self._port, self._tls = parts.hostname, port, parts.scheme == "https"
+        self._prefix = parts.path.rstrip("/")
+        self._key = key
+
+    def __repr__(self) -> str:
+        return f"<Client {self.url}>"
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        wait_s: float = 0.0,
+    ) -> bytes:
+        """Send a request and return the answer's body; empty for 204.
+
+        `path` is quoted already (see `segment`); null values of `query` are left out; `body` is sent as JSON; `wait_s`
+        is how long the server may take beyond the ordinary. Raises what the control plane names, or `UsageError`
+        when nothing answers there.
+        """
+        given = {name: item for name, item in (query or {}).items() if item is not None}
+        target = self._prefix + path + ("?" + urlencode(given, doseq=True) if given else "")
+        headers = {"Accept": "application/json"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        data = None
+        if body is not None:
+            data = msgspec.json.encode(body)
+            headers["Content-Type"] = "application/json"
+        make = http.client.HTTPSConnection if self._tls else http.client.HTTPConnection
+        connection = make(self._host, self._port, timeout=TIMEOUT_S + wait_s)
+        try:
+            connection.request(method, target, body=data, headers=headers)
+            answer = connection.getresponse()
+            text = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            hint = "is `treering serve` running there? --url names its control plane"
+            raise UsageError(f"no answer from {self.url}: {error or type(error).__name__}", hint=hint) from error
+        finally:
+            connection.close()
+        if answer.status >= 300:
+            raise refusal(answer.status, text, self.url)
+        return text
+
+    def json(self, method: str, path: str, **rest: Any) -> Any:
+        """Send a request and return the answer's JSON; None for 204."""
+        text = self.request(method, path, **rest)
+        return msgspec.json.decode(text) if text else None
+
+
+def segment(name: str) -> str:
+    """Quote one segment of a path."""
+    return quote(name, safe="")
+
+
+def refusal(status: int, body: bytes, url: str) -> TreeringError:
+    """Return an answer of 300 or more as the error that it names, of the class whose exit code fits."""
+    try:
+        named = msgspec.json.decode(body)["error"]
+        code, message, hint = str(named["code"]), str(named["message"]), str(named.get("hint") or "")
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
+        hint = "another program may be listening there"
+        return UsageError(f"{url} answered {status}, not as Treering's control plane does", hint=hint)
+    if status == 401:
+        return UsageError(message, hint=hint or "give the server's key: --admin-key-file or TREERING_ADMIN_KEY")
+    if code.startswith("store_"):
+        return StoreError(code, message, hint=hint)
+    if code.startswith("engine_"):
+        return EngineError(code, message, hint=hint, status=status)
+    return ClientError(code, message, hint=hint, status=status)
+
+
+def find_key(settings: Settings) -> str | None:
+    """Return the admin key for a control plane of these settings, None if there is none to be found.
+
+    From `admin_key_file`, else TREERING_ADMIN_KEY, else the file beside the store. Raises `UsageError` for a file
+    that was named and can't be read.
+    """
+    if settings.admin_key_file:
+        return read_key(Path(settings.admin_key_file))
+    if settings.admin_key:
+        return settings.admin_key
+    try:
+        return read_key(key_path(settings.store))
+    except UsageError:
+        return None
+
+
+def read_key(path: Path) -> str:
+    """Return the key in a file: its text without white space around it. Raises `UsageError`."""
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UsageError(f"can't read the key in {path}: {why}") from error
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise UsageError(f"{path} holds no key", hint="it must hold one line of printable ASCII, without spaces")
+    return key
+
+
+def is_private(path: Path) -> bool:
+    """Say whether only a file's owner may read it."""
+    return not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+
+
+def control_url(settings: Settings) -> str:
+    """Return the address of a control plane of these settings, as seen from this machine."""
+    host, port = parse_address(settings.admin_listen)
+    if host in ("0.0.0.0", "::"):  # noqa: S104 -- compared, not bound: every interface has loopback
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

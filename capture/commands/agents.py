@@ -1,0 +1,43 @@
+"""`treering agents`: the ready configuration of an agent."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from capture import agents
+from capture.cli import Given
+from capture.client import Client, control_url, find_key, segment
+from capture.errors import ClientError
+from capture.settings import is_loopback, parse_address
+
+
+def opencode(given: Given) -> int:
+    """Print opencode's configuration, environment and command line."""
+    asked = given.arguments
+    model = asked["model"]
+    if asked["rollout"]:
+        client = Client(asked["url"] or control_url(given.settings), key=find_key(given.settings))
+        rollout = client.json("GET", f"/rollouts/{segment(asked['rollout'])}")
+        if rollout["state"] == "closed":
+            raise ClientError("rollout_closed", f"The rollout {asked['rollout']} is closed.", hint="Register another.")
+        model = model or rollout["model"]
+    recipe = agents.opencode(
+        base_url=asked["base_url"] or _base_url(given),
+        model=model or "treering",
+        context=asked["context"],
+        output=asked["output"],
+    )
+    shown = msgspec.json.encode(recipe).decode() if asked["json"] else agents.text(recipe)
+    sys.stdout.write(shown + "\n")
+    if not asked["json"]:
+        sys.stderr.write("The key was shown when the rollout was registered: treering rollout new --env exports it.\n")
+    return 0
+
+
+def _base_url(given: Given) -> str:
+    host, port = parse_address(given.settings.listen)
+    if host in ("0.0.0.0", "::") or is_loopback(host):  # noqa: S104 -- compared, not bound
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"

@@ -1,0 +1,239 @@
+"""`treering rollout …`: rollouts, through the control plane.
+
+Data goes to stdout, in tables or (`--json`) exactly as the control plane gave it; what is said to a person goes to
+stderr.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from capture import terminal
+from capture.cli import Given
+from capture.client import Client, control_url, find_key, segment
+from capture.errors import UsageError
+from capture.settings import plain
+
+LEVELS = ("info", "warn", "error")
+
+
+def new(given: Given) -> int:
+    """Register a rollout, or a group of them."""
+    asked = given.arguments
+    answer = _client(given).request("POST", "/rollouts", body=_registration(asked))
+    if asked["json"]:
+        return _json(answer)
+    told = msgspec.json.decode(answer)
+    made = told.get("rollouts", [told])
+    if asked["env"]:
+        if len(made) > 1:
+            raise UsageError("--env prints one rollout's variables, and several were registered")
+        _out("\n".join(f"export {name}={shlex.quote(value)}" for name, value in made[0]["env"].items()))
+        sys.stderr.write(f"rollout {made[0]['id']}\n")
+        return 0
+    names = ("id", "secret", "tools_secret", "base_url", "tier", "model", "expires_at")
+    _out("\n\n".join(terminal.table(("", ""), [(name, one[name]) for name in names]).strip("\n") for one in made))
+    sys.stderr.write("The secrets are shown this once.\n")
+    return 0
+
+
+def list_(given: Given) -> int:
+    """List rollouts."""
+    asked = given.arguments
+    names = ("state", "group", "label", "order", "after", "limit")
+    answer = _client(given).request("GET", "/rollouts", query={name: asked[name] for name in names})
+    if asked["json"]:
+        return _json(answer)
+    page = msgspec.json.decode(answer)
+    columns = ("id", "group", "state", "tier", "n_calls", "n_sampled_tokens", "reward", "created_at")
+    headers = ("id", "group", "state", "tier", ">calls", ">sampled", ">reward", "created")
+    _out(terminal.table(headers, [[one[name] for name in columns] for one in page["rollouts"]]))
+    if page["next"]:
+        sys.stderr.write(f"more: --after {shlex.quote(page['next'])}\n")
+    return 0
+
+
+def show(given: Given) -> int:
+    """Show a rollout's summary, after waiting for it if asked to; 1 if what was waited for didn't come."""
+    asked = given.arguments
+    wait_s = 0.0
+    if asked["wait"]:
+        wait_s = 60.0 if asked["timeout_s"] is None else asked["timeout_s"]
+    elif asked["idle_s"] is not None or asked["timeout_s"] is not None:
+        raise UsageError("--idle-s and --timeout-s go with --wait")
+    query = {name: asked[name] for name in ("wait", "idle_s", "timeout_s")}
+    answer = _client(given).request("GET", _path(asked), query=query, wait_s=wait_s)
+    if not answer:
+        sys.stderr.write(f"not {asked['wait']} after {wait_s:g} s\n")
+        return 1
+    return _json(answer) if asked["json"] else _summary(msgspec.json.decode(answer))
+
+
+def graph(given: Given) -> int:
+    """Draw the forest."""
+    asked = given.arguments
+    answer = _client(given).request("GET", _path(asked) + "/graph")
+    if asked["json"]:
+        return _json(answer)
+    _out(terminal.forest(msgspec.json.decode(answer), evidence=asked["evidence"]))
+    return 0
+
+
+def findings(given: Given) -> int:
+    """List findings; 1 if one is at or above `--fail-on`."""
+    asked = given.arguments
+    answer = _client(given).request("GET", _path(asked) + "/findings")
+    found = msgspec.json.decode(answer)["findings"]
+    if asked["json"]:
+        _json(answer)
+    else:
+        _out(terminal.findings(found))
+    if asked["fail_on"] is None:
+        return 0
+    least = LEVELS.index(asked["fail_on"])
+    return int(any(LEVELS.index(each["level"]) >= least for each in found))
+
+
+def sequences(given: Given) -> int:
+    """Show the training sequences."""
+    asked = given.arguments
+    query = {name: asked[name] for name in ("format", "roles", "drift", "threshold", "constrained", "aborted")}
+    query["open"] = 1 if asked["open"] else None
+    answer = _client(given).request("GET", _path(asked) + "/sequences", query=query)
+    if asked["json"]:
+        return _json(answer)
+    told = msgspec.json.decode(answer)
+    headers = (">row", "conversation", "role", "calls", ">ids", ">trained", "truncated")
+    rows = [
+        (
+            row["row"],
+            row["conversation"],
+            row["role"],
+            _numbers(row["calls"]),
+            len(row["input_ids"]),
+            row["n_trained_tokens"],
+            row["truncated"] or None,
+        )
+        for row in told["sequences"]
+    ]
+    _out(terminal.table(headers, rows))
+    for left in told["left_out"]:
+        _out(f"left out: call {left['call']}: {left['reason']}")
+    _out(
+        f"{told['n_rows']} rows, {told['n_trained_tokens']:,} trained tokens" + ("" if told["final"] else "; not final")
+    )
+    return 0
+
+
+def close(given: Given) -> int:
+    """Seal a rollout."""
+    asked = given.arguments
+    wait_s = 30.0 if asked["wait_s"] is None else asked["wait_s"]
+    body: dict[str, Any] = {"wait_s": wait_s}
+    if asked["reward"] is not None:
+        body["reward"] = _reward("--reward", asked["reward"])
+    answer = _client(given).request("POST", _path(asked) + "/close", body=body, wait_s=wait_s)
+    return _json(answer) if asked["json"] else _summary(msgspec.json.decode(answer)["rollout"])
+
+
+def reward(given: Given) -> int:
+    """Attach a reward."""
+    asked = given.arguments
+    body: dict[str, Any] = {}
+    if asked["reward"] is not None:
+        body["reward"] = _reward("reward", asked["reward"])
+    if asked["per_call"]:
+        body["per_call"] = {
+            name: _reward("--per-call", text) for name, text in _pairs("--per-call", asked["per_call"]).items()
+        }
+    if asked["detail"]:
+        body["details"] = {name: plain(text) for name, text in _pairs("--detail", asked["detail"]).items()}
+    if not body:
+        raise UsageError("nothing to attach", hint="give a number, null, --per-call or --detail")
+    if asked["force"]:
+        body["force"] = True
+    answer = _client(given).request("PUT", _path(asked) + "/reward", body=body)
+    return _json(answer) if asked["json"] else _summary(msgspec.json.decode(answer))
+
+
+def delete(given: Given) -> int:
+    """Remove a rollout."""
+    _client(given).request("DELETE", _path(given.arguments))
+    sys.stderr.write(f"deleted {given.arguments['id']}\n")
+    return 0
+
+
+def _client(given: Given) -> Client:
+    return Client(given.arguments["url"] or control_url(given.settings), key=find_key(given.settings))
+
+
+def _path(asked: Mapping[str, Any]) -> str:
+    return f"/rollouts/{segment(asked['id'])}"
+
+
+def _registration(asked: Mapping[str, Any]) -> Any:
+    """Make the body of a registration from flags, or read it whole."""
+    given = {name: asked[name] for name in ("id", "n", "group", "model", "require_tier", "ttl_s")}
+    body: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if asked["label"]:
+        body["labels"] = _pairs("--label", asked["label"])
+    if asked["task"] is not None:
+        body["task"] = {"text": asked["task"]}
+    for flag, name in (("sampling", "sampling"), ("limit", "limits")):
+        if asked[flag]:
+            body[name] = {key: plain(text) for key, text in _pairs(f"--{flag}", asked[flag]).items()}
+    if asked["body"] is None:
+        return body
+    if body:
+        raise UsageError("--body is the whole registration; leave the other flags out")
+    try:
+        text = sys.stdin.buffer.read() if asked["body"] == "-" else Path(asked["body"]).read_bytes()
+        return msgspec.json.decode(text)
+    except OSError as error:
+        raise UsageError(f"can't read {asked['body']}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{asked['body']} holds no JSON: {error}") from error
+
+
+def _pairs(flag: str, items: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for item in items:
+        name, equals, text = item.rpartition("=") if flag == "--per-call" else item.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{flag}: {item!r} is no KEY=VALUE")
+        pairs[name] = text
+    return pairs
+
+
+def _reward(flag: str, text: str) -> float | None:
+    if text == "null":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{flag}: {text!r} is neither a number nor null") from None
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return ", ".join(str(n) for n in numbers)
+
+
+def _summary(rollout: Mapping[str, Any]) -> int:
+    rows = [(name, value) for name, value in rollout.items() if value not in (None, {}, [], "")]
+    _out(terminal.table(("", ""), rows).strip("\n"))
+    return 0
+
+
+def _out(text: str) -> None:
+    sys.stdout.write(terminal.fit(text, sys.stdout.encoding) + "\n")
+
+
+def _json(answer: bytes) -> int:
+    sys.stdout.write(answer.decode().rstrip("\n") + "\n")
+    return 0

@@ -1,0 +1,244 @@
+"""All verbs in one table; the parser and docs/cli.md are made from it.
+
+A verb names the function that does it by module and name, and is imported only when it is run. Verbs take flags of
+their own (`arguments`) and some of the settings (`settings`, rows of `capture.settings.TABLE`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from capture.settings import TABLE
+
+ArgumentKind = Literal["text", "whole", "number", "yes"]
+
+
+class Argument(msgspec.Struct, frozen=True, kw_only=True):
+    """A flag (`--like-this`) or a position (`like-this`) of one verb."""
+
+    name: str
+    kind: ArgumentKind = "text"
+    help: str
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+    default: str | float | None = None
+    repeatable: bool = False
+    # Of a position: it may be left out.
+    optional: bool = False
+
+
+class Verb(msgspec.Struct, frozen=True, kw_only=True):
+    """One verb."""
+
+    # One word, or two: family and verb.
+    name: str
+    help: str
+    # `module:function`, called with `Given` (see `capture.cli`); it returns the exit code.
+    run: str
+    arguments: tuple[Argument, ...] = ()
+    # Names of settings that it takes as flags.
+    settings: tuple[str, ...] = ()
+
+
+_JSON = Argument(name="--json", kind="yes", help="Print JSON, as the control plane gives it.")
+_URL = Argument(name="--url", metavar="URL", help="The control plane. Default: the address of --admin-listen.")
+_ID = Argument(name="id", help="The rollout's id.")
+_CONTROL = ("admin_key_file", "admin_listen", "store")
+_ROLLOUTS = "capture.commands.rollout"
+
+VERBS: tuple[Verb, ...] = (
+    Verb(
+        name="serve",
+        help="Run the appliance. The default verb.",
+        run="capture.commands.serve:serve",
+        settings=tuple(row.name for row in TABLE if not row.secret),
+    ),
+    Verb(
+        name="scripted",
+        help="Run the scripted engine alone: deterministic, on vLLM's wire, needing nothing else.",
+        run="capture.commands.serve:scripted",
+        arguments=(
+            Argument(name="--listen", metavar="HOST:PORT", default="127.0.0.1:8000", help="Where it listens."),
+            Argument(name="--rules", metavar="FILE", help="A file of rules. Default: built-in rules answer anything."),
+            Argument(name="--pace", kind="number", metavar="SECONDS", help="Pause between the tokens of a stream."),
+        ),
+    ),
+    Verb(
+        name="rollout new",
+        help="Register a rollout and print its secrets, which are shown this once.",
+        run=f"{_ROLLOUTS}:new",
+        arguments=(
+            Argument(name="--id", metavar="ID", help="Its id. Default: one is made."),
+            Argument(name="--n", kind="whole", metavar="N", help="Register so many as one group, ids ID-0 and on."),
+            Argument(name="--group", metavar="NAME", help="The group that it belongs to."),
+            Argument(name="--label", metavar="KEY=VALUE", repeatable=True, help="A label."),
+            Argument(name="--task", metavar="TEXT", help="The task's text; it helps to tell the main conversation."),
+            Argument(name="--model", metavar="NAME", help="The model that serves it."),
+            Argument(name="--sampling", metavar="KEY=VALUE", repeatable=True, help="A pinned sampling value."),
+            Argument(name="--limit", metavar="KEY=VALUE", repeatable=True, help="A limit, such as max_calls=17."),
+            Argument(name="--require-tier", choices=("train", "eval"), help="Refuse if the engine is below it."),
+            Argument(name="--ttl-s", kind="number", metavar="SECONDS", help="From its last call to its expiry."),
+            Argument(name="--body", metavar="FILE", help="The whole registration as JSON; - reads standard input."),
+            Argument(name="--env", kind="yes", help='Print export lines for a shell: eval "$(… --env)".'),
+            _JSON,
+            _URL,
+        ),
+        settings=_CONTROL,
+    ),
+    Verb(
+        name="rollout list",
+        help="List rollouts.",
+        run=f"{_ROLLOUTS}:list_",
+        arguments=(
+            Argument(name="--state", choices=("open", "closed"), help="Only those in this state."),
+            Argument(name="--group", metavar="NAME", help="Only those of a group."),
+            Argument(name="--label", metavar="KEY:VALUE", repeatable=True, help="Only those with a label."),
+            Argument(name="--order", choices=("created", "closed"), help="Default: created."),
+            Argument(name="--after", metavar="CURSOR", help="Go on from where the last page ended."),
+            Argument(name="--limit", kind="whole", metavar="N", help="At most so many."),
+            _JSON,
+            _URL,
+        ),
+        settings=_CONTROL,
+    ),
+    Verb(
+        name="rollout show",
+        help="Show a rollout's summary.",
+        run=f"{_ROLLOUTS}:show",
+        arguments=(
+            _ID,
+            Argument(name="--wait", choices=("closed", "idle"), help="Wait for that first; exit 1 if it didn't come."),
+            Argument(name="--idle-s", kind="number", metavar="SECONDS", help="How long without a call is idle."),
+            Argument(name="--timeout-s", kind="number", metavar="SECONDS", help="How long to wait. Default: 60."),
+            _JSON,
+            _URL,
+        ),
+        settings=_CONTROL,
+    ),
+    Verb(
+        name="rollout graph",
+        help="Draw a rollout's forest, one line a call.",
+        run=f"{_ROLLOUTS}:graph",
+        arguments=(
+            _ID,
+            Argument(name="--evidence", kind="yes", help="Below it, why each conversation has its role."),
+            _JSON,
+            _URL,
+        ),
+        settings=_CONTROL,
+    ),
+    Verb(
+        name="rollout findings",
+        help="List a rollout's findings.",
+        run=f"{_ROLLOUTS}:findings",
+        arguments=(
+            _ID,
+            Argument(name="--fail-on", choices=("info", "warn", "error"), help="Exit 1 at this level or above."),
+            _JSON,
+            _URL,
+        ),
+        settings=_CONTROL,
+    ),
+    Verb(
+        name="rollout sequences",
+        help="Show a rollout's training sequences; with --json, print them.",
+        run=f"{_ROLLOUTS}:sequences",
+        arguments=(
+            _ID,
+            Argument(name="--format", choices=("native",), help="Default: native."),
+            Argument(name="--roles", metavar="ROLE,…", help="Conversations to train. Default: main."),
+            Argument(name="--drift", choices=("split",), help="What to do at a drift. Default: split."),
+            Argument(name="--threshold", kind="whole", metavar="N", help="Tokens above which drift is large."),
+            Argument(name="--constrained", choices=("train",), help="Train replies sampled under a constraint too."),
+            Argument(name="--aborted", choices=("train",), help="Train aborted replies too."),
+            Argument(name="--open", kind="yes", help="Of an open rollout as it stands."),
+            _JSON,
+            _URL,
+        ),
+        settings=_CONTROL,
+    ),
+    Verb(
+        name="rollout close",
+        help="Seal a rollout: no more calls.",
+        run=f"{_ROLLOUTS}:close",
+        arguments=(
+            _ID,
+            Argument(name="--wait-s", kind="number", metavar="SECONDS", help="Wait for running calls. Default: 30."),
+            Argument(name="--reward", metavar="NUMBER", help="Attach a reward, or null for ungraded."),
+            _JSON,
+            _URL,
+        ),
+        settings=_CONTROL,
+    ),
+    Verb(
+        name="rollout reward",
+        help="Attach a reward to a rollout.",
+        run=f"{_ROLLOUTS}:reward",
+        arguments=(
+            _ID,
+            Argument(name="reward", optional=True, help="A number, or null for ungraded."),
+            Argument(
+                name="--per-call", metavar="ID=NUMBER", repeatable=True, help="The reward of one reply, by its id."
+            ),
+            Argument(name="--detail", metavar="KEY=VALUE", repeatable=True, help="A detail to keep with it."),
+            Argument(name="--force", kind="yes", help="Take a number although the rollout made no calls."),
+            _JSON,
+            _URL,
+        ),
+        settings=_CONTROL,
+    ),
+    Verb(
+        name="rollout delete",
+        help="Remove a rollout and what only it used.",
+        run=f"{_ROLLOUTS}:delete",
+        arguments=(_ID, _URL),
+        settings=_CONTROL,
+    ),
+    Verb(
+        name="agents opencode",
+        help="Print the ready configuration, environment and command line for opencode.",
+        run="capture.commands.agents:opencode",
+        arguments=(
+            Argument(name="--rollout", metavar="ID", help="Take the model from a rollout, and see that it is open."),
+            Argument(name="--base-url", metavar="URL", help="The base URL, with /v1. Default: that of --listen."),
+            Argument(name="--model", metavar="NAME", help="The model's name. Default: the rollout's, or treering."),
+            Argument(name="--context", kind="whole", metavar="TOKENS", default=131_072, help="The context window."),
+            Argument(name="--output", kind="whole", metavar="TOKENS", default=8_192, help="The longest reply."),
+            Argument(name="--json", kind="yes", help='Print {"files", "env", "command"}.'),
+            _URL,
+        ),
+        settings=(*_CONTROL, "listen"),
+    ),
+    Verb(
+        name="doctor",
+        help="Check settings, engine, store and limits; say what to do. Exit 1 if a check fails. Safe to paste.",
+        run="capture.commands.doctor:doctor",
+        arguments=(
+            Argument(name="--json", kind="yes", help='Print {"checks": [{"name", "level", "message", "todo"}]}.'),
+        ),
+        settings=tuple(row.name for row in TABLE if not row.secret),
+    ),
+    Verb(
+        name="version",
+        help="Print the version.",
+        run="capture.cli:version",
+        arguments=(Argument(name="--json", kind="yes", help='Print {"treering", "python"}.'),),
+    ),
+)
+
+FAMILIES = {
+    "rollout": "Register, read, grade and close rollouts, through the control plane.",
+    "agents": "Print the ready configuration of an agent.",
+}
+"""First words of two-word verbs."""
+
+EXIT_CODES = (
+    (0, "done"),
+    (1, "a check failed, a finding at or above --fail-on, or the control plane refused the request"),
+    (2, "usage or configuration"),
+    (3, "engine unreachable, not the one expected, or below the tier required"),
+    (4, "store unusable"),
+    (130, "interrupted"),
+)

@@ -1,0 +1,165 @@
+"""Logs: one line a call on stderr, text or JSON.
+
+Rules:
+- The event loop never writes to stderr. A terminal in copy mode, or a pipe whose reader sleeps, blocks a writer for as
+  long as it likes; here that stops one thread, and the lines that no longer fit its queue are counted and named.
+- Never a body and never a secret: a call's line is made of scalars that its caller names, each shortened, and of
+  nothing that passed on the wire.
+- A line is a line: control characters are escaped, so no name that an agent chose can forge a second one.
+"""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import queue
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+import msgspec
+
+QUEUE_LINES = 10_000
+"""About 2 MB of lines: some seconds of a busy server. Beyond it stderr is stuck, and waiting would only move the block."""
+
+VALUE_LIMIT = 200
+"""Characters of one value; ids and model names are far shorter, and a longer text is content."""
+
+STOP_S = 2.0
+"""How long to wait at the end for lines still to be written."""
+
+_calls = logging.getLogger("treering.calls")
+_END = None
+
+
+def setup(form: Literal["text", "json"], level: str, *, stream: TextIO | None = None) -> Callable[[], None]:
+    """Send the process's logs to `stream` (default: stderr), and return the function that ends it.
+
+    `level` (debug, info, warning, error) is that of Treering's own loggers; others are logged from warning on.
+    """
+    writer = _Writer(stream or sys.stderr)
+    handler = _Handler(writer.lines)
+    handler.setFormatter(_Json() if form == "json" else _Text())
+    root, own = logging.getLogger(), logging.getLogger("treering")
+    before = own.level
+    root.addHandler(handler)
+    own.setLevel(level.upper())
+
+    def stop() -> None:
+        root.removeHandler(handler)
+        own.setLevel(before)
+        writer.stop(handler.dropped)
+        handler.close()
+
+    return stop
+
+
+def call_line(fields: Mapping[str, Any]) -> None:
+    """Log one call. `fields` are scalars by name, in the order in which to print them; anything else is left out."""
+    if not _calls.isEnabledFor(logging.INFO):
+        return
+    kept = {name: value for name, value in fields.items() if isinstance(value, str | int | float | bool)}
+    _calls.info("call", extra={"fields": kept})
+
+
+class _Handler(logging.handlers.QueueHandler):
+    """Formats on the spot (microseconds) and queues the line; a full queue costs the line, never a wait."""
+
+    def __init__(self, lines: queue.Queue[Any]) -> None:
+        super().__init__(lines)
+        self.dropped = 0
+
+    def prepare(self, record: logging.LogRecord) -> Any:
+        return self.format(record)
+
+    def enqueue(self, record: Any) -> None:
+        try:
+            if self.dropped:
+                self.queue.put_nowait(f"{self.dropped} log lines were dropped: stderr did not take them")
+                self.dropped = 0
+            self.queue.put_nowait(record)
+        except queue.Full:
+            self.dropped += 1
+
+
+class _Writer:
+    """The one thread that writes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.lines: queue.Queue[Any] = queue.Queue(QUEUE_LINES)
+        self._stream = stream
+        # A daemon, since a stuck stderr must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while (line := self.lines.get()) is not _END:
+            try:
+                self._stream.write(line + "\n")
+                if self.lines.empty():
+                    self._stream.flush()
+            except (OSError, ValueError):
+                # Closed or broken: there is nowhere left to say so.
+                continue
+
+    def stop(self, dropped: int) -> None:
+        try:
+            if dropped:
+                self.lines.put(f"{dropped} log lines were dropped: stderr did not take them", timeout=STOP_S)
+            self.lines.put(_END, timeout=STOP_S)
+        except queue.Full:
+            return
+        self._thread.join(STOP_S)
+
+
+class _Text(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        at = _moment(record).strftime("%H:%M:%S.%f")[:-3]
+        fields = getattr(record, "fields", None)
+        if fields is not None:
+            return " ".join([at, record.getMessage(), *(f"{name}={_shown(value)}" for name, value in fields.items())])
+        return f"{at} {record.levelname.lower()} {_escaped(record.getMessage())}{_trace(self, record)}"
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "at": _moment(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        fields = getattr(record, "fields", None)
+        if fields is not None:
+            line |= {name: _short(value) for name, value in fields.items()}
+        if trace := _trace(self, record):
+            line["trace"] = trace.strip()
+        return msgspec.json.encode(line).decode()
+
+
+def _moment(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    return "\n" + formatter.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else ""
+
+
+def _short(value: Any) -> Any:
+    return value[:VALUE_LIMIT] if isinstance(value, str) else value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        text = _escaped(_short(value))
+        return f'"{text}"' if " " in text or not text else text
+    return f"{value:.1f}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _escaped(text: str) -> str:
+    """Escape what would end the line or steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -1,0 +1,456 @@
+"""One table of settings; flags, variables, the file and the docs come from it.
+
+Rules:
+- A setting is a row of `TABLE`. Nothing else declares its flag, its `TREERING_…` variable, its key in treering.toml, or
+  its line in the docs; a test compares the table with `Settings`, another the docs with the table.
+- Precedence: flag, then variable, then file, then default. A value that was given replaces the lower one whole; lists
+  and pairs are not merged, so that what is in force can be read in one place.
+- What isn't in the table is an error that names its nearest neighbour. A misspelt limit that is passed over in silence
+  costs a training run.
+- A secret has a variable, or a file that another row names, and never a flag: a command line is visible to everyone
+  on the machine.
+
+This module imports nothing that opens anything, so that `treering --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from capture.errors import UsageError
+
+Kind = Literal["text", "whole", "number", "yes", "pairs"]
+
+PREFIX = "TREERING_"
+FILE = "treering.toml"
+# Variables that we read and that are no settings: the file's place, and what the tests and installers go by.
+OTHER_VARIABLES = ("TREERING_CONFIG", "TREERING_REQUIRE_REAL", "TREERING_TORCH_LINKS")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table."""
+
+    # A field of `Settings`; the flag is `--like-this`, the variable TREERING_LIKE_THIS, the file's key like_this.
+    name: str
+    kind: Kind = "text"
+    default: Any = None
+    help: str
+    # What stands for the value in help texts.
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+    repeatable: bool = False
+    # Read from its variable alone, and shown nowhere.
+    secret: bool = False
+    least: float | None = None
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in force. See `TABLE` for each field's meaning."""
+
+    engine: tuple[str, ...] = ()
+    engine_key_file: tuple[str, ...] = ()
+    engine_wait: float = 0.0
+    model: str | None = None
+    require_tier: Literal["train", "eval"] | None = None
+    logprobs_mode: Literal["raw", "processed", "unknown"] | None = None
+    listen: str = "127.0.0.1:8400"
+    admin_listen: str = "127.0.0.1:8401"
+    admin_key_file: str | None = None
+    admin_key: str | None = None
+    no_admin_key: bool = False
+    store: str = "sqlite:///treering.db"
+    durability: Literal["process", "power", "none"] = "process"
+    on_store_failure: Literal["relay", "refuse"] = "relay"
+    relay_abort: bool = False
+    max_body_mib: int = 256
+    allow_path: tuple[str, ...] = ()
+    sampling: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    shutdown_timeout: float = 30.0
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown(self).items())})"
+
+
+TABLE: tuple[Setting, ...] = (
+    Setting(
+        name="engine",
+        default=(),
+        metavar="KIND=URL",
+        repeatable=True,
+        help="The engine: vllm=URL, or scripted (needs nothing else), or scripted=RULES.toml. One, for now.",
+    ),
+    Setting(
+        name="engine_key_file",
+        default=(),
+        metavar="NAME=FILE",
+        repeatable=True,
+        help="A file with the engine's own API key. NAME is the engine's kind. The key goes to that engine alone.",
+    ),
+    Setting(
+        name="engine_wait",
+        kind="number",
+        default=0.0,
+        metavar="SECONDS",
+        least=0,
+        help="How long to wait at start for an engine that isn't up yet.",
+    ),
+    Setting(
+        name="model",
+        metavar="NAME",
+        help="The model that rollouts are served with, and that the engine must have. Default: its first.",
+    ),
+    Setting(
+        name="require_tier",
+        choices=("train", "eval"),
+        help="The tier that the engine must reach at start. Default: train for vllm, which then fails with the reason.",
+    ),
+    Setting(
+        name="logprobs_mode",
+        choices=("raw", "processed", "unknown"),
+        help="What the engine's logprobs are of, where the probe can't tell: before temperature and cuts, or after.",
+    ),
+    Setting(name="listen", default="127.0.0.1:8400", metavar="HOST:PORT", help="Where agents connect. Port 0: any."),
+    Setting(
+        name="admin_listen",
+        default="127.0.0.1:8401",
+        metavar="HOST:PORT",
+        help="Where trainers and people connect, with the admin key. Port 0: any.",
+    ),
+    Setting(
+        name="admin_key_file",
+        metavar="FILE",
+        help="A file with the admin key. Default: one is made, mode 0600, beside the store.",
+    ),
+    Setting(name="admin_key", secret=True, help="The admin key itself. A key file comes first where both are given."),
+    Setting(
+        name="no_admin_key",
+        kind="yes",
+        default=False,
+        help="Ask for no admin key. For demos, on loopback only.",
+    ),
+    Setting(
+        name="store",
+        default="sqlite:///treering.db",
+        metavar="URL",
+        help="Where rollouts are kept. sqlite:///PATH is relative, sqlite:////PATH absolute.",
+    ),
+    Setting(
+        name="durability",
+        default="process",
+        choices=("process", "power", "none"),
+        help="What an ended call survives: the process killed, the power cut (a disk flush a group), or neither.",
+    ),
+    Setting(
+        name="on_store_failure",
+        default="relay",
+        choices=("relay", "refuse"),
+        help="When the store fails under a running call: give the agent its answer all the same, or an error.",
+    ),
+    Setting(
+        name="relay_abort",
+        kind="yes",
+        default=False,
+        help="Pass the engine's finish reason abort on to the agent, instead of cutting the reply.",
+    ),
+    Setting(
+        name="max_body_mib",
+        kind="whole",
+        default=256,
+        metavar="MIB",
+        least=1,
+        help="The largest request body, in MiB, before and after decompression. Larger: 413.",
+    ),
+    Setting(
+        name="allow_path",
+        default=(),
+        metavar="PATH",
+        repeatable=True,
+        help="A further path of the engine to relay without recording it. What is sampled there is not captured.",
+    ),
+    Setting(
+        name="sampling",
+        kind="pairs",
+        default={},
+        metavar="KEY=VALUE",
+        repeatable=True,
+        help="Sampling values pinned for rollouts that pin none themselves, such as temperature=1.0.",
+    ),
+    Setting(
+        name="limits",
+        kind="pairs",
+        default={},
+        metavar="KEY=VALUE",
+        repeatable=True,
+        help="Limits for rollouts that give none themselves: max_calls=N, max_output_tokens=N.",
+    ),
+    Setting(
+        name="shutdown_timeout",
+        kind="number",
+        default=30.0,
+        metavar="SECONDS",
+        least=0,
+        help="How long running calls may go on after a signal to stop.",
+    ),
+    Setting(name="log_format", default="text", choices=("text", "json"), help="The form of the log, on stderr."),
+    Setting(
+        name="log_level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="The least level that is logged. One line a call is info.",
+    ),
+)
+
+BY_NAME = {setting.name: setting for setting in TABLE}
+
+
+def load(
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    *,
+    folder: Path | None = None,
+) -> Settings:
+    """Return the settings in force.
+
+    `flags` holds what was given on the command line, by setting's name: text, a list of texts for a repeatable one, or
+    None where it wasn't given. The file is `TREERING_CONFIG`, or treering.toml in `folder` (default: the working
+    folder) if there is one. Raises `UsageError` for an unknown name or an ill value, saying where it stood.
+    """
+    values: dict[str, Any] = {}
+    values |= _from_file(environ.get("TREERING_CONFIG"), folder or Path())
+    values |= _from_environ(environ)
+    for name, given in flags.items():
+        if given is not None:
+            values[name] = _read(BY_NAME[name], given, BY_NAME[name].flag)
+    settings = Settings(**values)
+    _check(settings)
+    return settings
+
+
+def shown(settings: Settings) -> dict[str, Any]:
+    """Return the settings without the secret ones, safe to print."""
+    return {row.name: getattr(settings, row.name) for row in TABLE if not row.secret}
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Read `HOST:PORT`, `[IPv6]:PORT` or `:PORT` (every interface). Raises `UsageError`."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise UsageError(f"{text!r} is no address", hint="write HOST:PORT, such as 127.0.0.1:8400")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise UsageError(f"{text!r} is no address", hint=f"write an IPv6 address in brackets: [{host}]:{port}")
+    return host or "0.0.0.0", int(port)  # noqa: S104 -- asked for by the empty host
+
+
+def parse_engine(text: str) -> tuple[str, str | None]:
+    """Read one `--engine`: the kind, and its URL (without `/v1` and slashes at the end) or rules file, if any.
+
+    Raises `UsageError` for an unknown kind, or for a URL that is none.
+    """
+    kind, _, target = text.partition("=")
+    if kind not in ("vllm", "scripted"):
+        hint = "write vllm=http://HOST:PORT, scripted, or scripted=RULES.toml"
+        raise UsageError(f"{text!r} names no kind of engine{nearest(kind, ('vllm', 'scripted'))}", hint=hint)
+    if kind == "scripted":
+        return kind, target or None
+    return kind, _engine_url(text, target)
+
+
+def _engine_url(text: str, target: str) -> str:
+    try:
+        url = urlsplit(target)
+        fine = url.scheme in ("http", "https") and bool(url.hostname) and not url.query and not url.fragment
+        _ = url.port
+    except ValueError:
+        fine = False
+    if not fine:
+        raise UsageError(f"{text!r} has no usable URL", hint="write vllm=http://HOST:PORT")
+    return target.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def the_engine(settings: Settings) -> tuple[str, str | None]:
+    """Return kind and target of the one engine. Raises `UsageError` when there is none, or more than one."""
+    if len(settings.engine) != 1:
+        count = "no engine" if not settings.engine else f"{len(settings.engine)} engines"
+        hint = "give one: --engine vllm=http://HOST:PORT, or --engine scripted, which needs nothing else"
+        raise UsageError(f"{count} given", hint=hint)
+    return parse_engine(settings.engine[0])
+
+
+def store_path(store: str) -> Path | None:
+    """Return the file of an `sqlite:///PATH` store; None for a store that is no file."""
+    if not store.startswith("sqlite:///"):
+        return None
+    return Path(store.removeprefix("sqlite:///"))
+
+
+def key_path(store: str) -> Path:
+    """Return where the admin key lies that is made when none is given: beside the store, with `.key` at the end."""
+    path = store_path(store) or Path("treering.db")
+    return path.with_name(path.name + ".key")
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a listener on `host` can be reached from this machine alone."""
+    return host in LOOPBACK or host.startswith("127.")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean …?` for the closest of the known names, or nothing."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
+    known = {row.variable: row for row in TABLE}
+    values = {}
+    for variable, text in environ.items():
+        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
+            continue
+        if (row := known.get(variable)) is None:
+            close = nearest(variable, (*known, *OTHER_VARIABLES))
+            raise UsageError(f"unknown variable {variable}{close}", hint=f"unset it; every {PREFIX}… is checked")
+        values[row.name] = _read(row, _split(row, text), variable)
+    return values
+
+
+def _from_file(named: str | None, folder: Path) -> dict[str, Any]:
+    path = Path(named) if named else folder / FILE
+    try:
+        with path.open("rb") as file:
+            table = tomllib.load(file)
+    except FileNotFoundError:
+        if named:
+            raise UsageError(f"there is no file {path}", hint="TREERING_CONFIG names it") from None
+        return {}
+    except OSError as error:
+        raise UsageError(f"can't read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is no TOML: {error}") from None
+    values = {}
+    for name, value in table.items():
+        row = BY_NAME.get(name)
+        if row is None:
+            raise UsageError(f"{path}: unknown key {name}{nearest(name, BY_NAME)}")
+        if row.secret:
+            raise UsageError(f"{path}: {name} is a secret", hint=f"set {row.variable}, or name a file with it")
+        values[name] = _read(row, value, f"{path}: {name}")
+    return values
+
+
+def _split(row: Setting, text: str) -> Any:
+    """Read a repeatable variable: values with commas between, or a JSON array or object."""
+    if not row.repeatable:
+        return text
+    if text.lstrip()[:1] in ("[", "{"):
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise UsageError(f"{row.variable}: {error}") from None
+    return [part for part in (part.strip() for part in text.split(",")) if part]
+
+
+def _read(row: Setting, value: Any, where: str) -> Any:
+    """Turn one given value into the setting's own type. Raises `UsageError` saying where it stood."""
+    if row.kind == "pairs":
+        return _pairs(value, where)
+    if row.repeatable:
+        items = value if isinstance(value, list | tuple) else [value]
+        return tuple(_one(row, item, where) for item in items)
+    return _one(row, value, where)
+
+
+def _one(row: Setting, value: Any, where: str) -> Any:
+    if row.kind == "yes":
+        words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+        read = value if isinstance(value, bool) else words.get(str(value).lower())
+        if read is None:
+            raise UsageError(f"{where}: {value!r} is neither true nor false")
+        return read
+    if row.kind in ("whole", "number"):
+        return _numeral(row, value, where)
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{where}: expected text, got {value!r}" if value != "" else f"{where} is empty")
+    if row.choices and value not in row.choices:
+        accepted = ", ".join(row.choices)
+        raise UsageError(f"{where}: {value!r} is none of {accepted}{nearest(value, row.choices)}")
+    return value
+
+
+def _numeral(row: Setting, value: Any, where: str) -> float:
+    make = int if row.kind == "whole" else float
+    try:
+        if isinstance(value, bool) or (row.kind == "whole" and isinstance(value, float)):
+            raise ValueError
+        number = make(value)
+        if number != number or number in (float("inf"), float("-inf")):
+            raise ValueError
+    except (TypeError, ValueError):
+        a = "a whole number" if row.kind == "whole" else "a number"
+        raise UsageError(f"{where}: expected {a}, got {value!r}") from None
+    if row.least is not None and number < row.least:
+        raise UsageError(f"{where}: {value} is less than {row.least:g}")
+    return number
+
+
+def _pairs(value: Any, where: str) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    pairs: dict[str, Any] = {}
+    for item in value if isinstance(value, list | tuple) else [value]:
+        name, equals, text = str(item).partition("=")
+        if not equals or not name:
+            raise UsageError(f"{where}: {item!r} is no KEY=VALUE")
+        pairs[name] = plain(text)
+    return pairs
+
+
+def plain(text: str) -> Any:
+    """Read the value of a KEY=VALUE: JSON where it is JSON, else the text itself."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _check(settings: Settings) -> None:
+    """Check what a single value can't say. Raises `UsageError`."""
+    parse_address(settings.listen)
+    host, _ = parse_address(settings.admin_listen)
+    for engine in settings.engine:
+        parse_engine(engine)
+    kinds = [parse_engine(engine)[0] for engine in settings.engine]
+    for item in settings.engine_key_file:
+        name, equals, file = item.partition("=")
+        if not equals or not file:
+            raise UsageError(f"--engine-key-file: {item!r} is no NAME=FILE")
+        if kinds and name not in kinds:
+            raise UsageError(f"--engine-key-file: there is no engine {name}{nearest(name, kinds)}")
+    if store_path(settings.store) in (None, Path()):
+        raise UsageError(f"{settings.store!r} is no store", hint="write sqlite:///PATH")
+    if settings.no_admin_key and not is_loopback(host):
+        hint = "leave --no-admin-key out, or listen on 127.0.0.1"
+        raise UsageError(f"--no-admin-key works on loopback only, and {host} is not", hint=hint)
+    for path in settings.allow_path:
+        if not path.startswith("/") or "?" in path or "#" in path:
+            raise UsageError(f"--allow-path: {path!r} is no path", hint="write it from the root, such as /v1/rerank")
