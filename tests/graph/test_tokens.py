@@ -1,0 +1,260 @@
+"""The trie against a brute force that keeps every call whole and compares it with every other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from graph.records import IntArray
+from graph.tokens import LARGEST_CHUNK, Insertion, Trie, lcp
+
+
+def ids(*tokens: int) -> IntArray:
+    return np.array(tokens, np.int32)
+
+
+def common(a: list[int], b: list[int]) -> int:
+    n = 0
+    while n < min(len(a), len(b)) and a[n] == b[n]:
+        n += 1
+    return n
+
+
+# -- lcp
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [((), (), 0), ((1,), (), 0), ((1, 2, 3), (1, 2, 3), 3), ((1, 2, 3), (1, 2), 2), ((1, 2), (3, 2), 0)],
+)
+def test_lcp(a, b, expected):
+    assert lcp(ids(*a), ids(*b)) == lcp(ids(*b), ids(*a)) == expected
+
+
+@pytest.mark.parametrize("at", [0, 1, 4095, 4096, 4097, 36_863, 36_864, 200_000, LARGEST_CHUNK * 3, 599_999])
+def test_lcp_finds_the_first_difference_in_any_chunk(at):
+    a = np.arange(600_000, dtype=np.int32)
+    b = a.copy()
+    b[at:] += 1
+    assert lcp(a, b) == at
+
+
+# -- a trie by hand
+
+
+def test_a_conversation_is_one_run():
+    trie = Trie()
+    assert trie.insert(0, ids(1, 9, 3), ids(150, 2)) == Insertion(shared=0, holder=None)
+    assert trie.insert(1, ids(1, 9, 3, 150, 2, 3), ids(151, 2)) == Insertion(shared=5, holder=0)
+    assert list(trie.ends(1, 6)) == [(5, (0,))]
+    assert trie.path(0).tolist() == [1, 9, 3, 150, 2]
+    assert trie.path(1).tolist() == [1, 9, 3, 150, 2, 3, 151, 2]
+    assert (trie.n_prompt(1), trie.depth(1), trie.distinct) == (6, 8, 8)
+    assert repr(trie) == "Trie(2 keys, 8 tokens)"
+
+
+def test_a_parting_keeps_the_longer_rest_in_the_run():
+    trie = Trie()
+    trie.insert(0, ids(1, 2, 3), ids(4))
+    trie.insert(1, ids(1, 2, 5, 6, 7), ids(8))
+    trie.insert(2, ids(1, 2, 5, 6, 7, 8), ids(9))
+    assert trie.common(0, 2) == 2
+    assert trie.common(1, 2) == 6
+    assert [trie.path(n).tolist() for n in range(3)] == [[1, 2, 3, 4], [1, 2, 5, 6, 7, 8], [1, 2, 5, 6, 7, 8, 9]]
+
+
+def test_locate_stores_nothing():
+    trie = Trie()
+    trie.insert(4, ids(1, 2, 3), ids())
+    assert trie.locate(ids(1, 2, 7)) == Insertion(shared=2, holder=4)
+    assert trie.locate(ids(7)) == Insertion(shared=0, holder=None)
+    assert (len(trie), trie.distinct) == (1, 3)
+
+
+def test_equal_calls_end_together_in_order_of_their_keys():
+    trie = Trie()
+    for key in (2, 0, 1):
+        trie.insert(key, ids(1, 2), ids(3))
+    assert list(trie.ends(0, 3)) == [(3, (0, 1, 2))]
+    assert list(trie.ends(0, 2)) == []
+    assert trie.distinct == 3
+
+
+@pytest.mark.parametrize("key", [-1, 0])
+def test_a_key_is_new_and_not_negative(key):
+    trie = Trie()
+    trie.insert(0, ids(1), ids(2))
+    with pytest.raises(ValueError, match="no key"):
+        trie.insert(key, ids(1), ids(2))
+
+
+@pytest.mark.parametrize("key", [-1, 0, 1, 2])
+def test_a_key_that_is_not_there_is_a_key_error(key):
+    trie = Trie()
+    trie.insert(0, ids(1), ids(2))
+    trie.remove(0)
+    trie.insert(3, ids(1), ids(2))
+    assert key not in trie
+    for look in (trie.path, trie.depth, trie.n_prompt, trie.remove):
+        with pytest.raises(KeyError):
+            look(key)
+    with pytest.raises(KeyError):
+        trie.common(3, key)
+
+
+def test_a_spot_lies_on_the_path():
+    trie = Trie()
+    trie.insert(0, ids(1), ids(2))
+    with pytest.raises(ValueError, match="no depth 3"):
+        trie.spot(0, 3)
+
+
+# -- against the brute force
+
+
+@dataclass
+class Plain:
+    """Every call whole."""
+
+    prompts: dict[int, list[int]] = field(default_factory=dict)
+    paths: dict[int, list[int]] = field(default_factory=dict)
+
+    def shared(self, path: list[int]) -> int:
+        return max((common(path, other) for other in self.paths.values()), default=0)
+
+    @property
+    def distinct(self) -> int:
+        return len({tuple(path[:n]) for path in self.paths.values() for n in range(1, len(path) + 1)})
+
+    def ends(self, path: list[int], depth: int) -> list[tuple[int, tuple[int, ...]]]:
+        found: dict[int, list[int]] = {}
+        for key, other in sorted(self.paths.items()):
+            if len(other) <= depth and path[: len(other)] == other:
+                found.setdefault(len(other), []).append(key)
+        return [(at, tuple(keys)) for at, keys in sorted(found.items(), reverse=True)]
+
+
+# An alphabet of three, so that most paths share something; and continuations of what is there, so that chains grow.
+few = st.lists(st.integers(0, 2), max_size=8)
+
+
+class Compared(RuleBasedStateMachine):
+    @initialize()
+    def begin(self):
+        self.trie, self.plain, self.n = Trie(), Plain(), 0
+
+    def insert(self, prompt: list[int], sampled: list[int]) -> None:
+        shared = self.plain.shared(prompt + sampled)
+        got = self.trie.insert(self.n, ids(*prompt), ids(*sampled))
+        assert got.shared == shared
+        if shared:
+            assert got.holder in self.plain.paths
+            assert self.plain.paths[got.holder][:shared] == (prompt + sampled)[:shared]
+        else:
+            assert got.holder is None
+        self.plain.prompts[self.n], self.plain.paths[self.n] = prompt, prompt + sampled
+        self.n += 1
+
+    @rule(prompt=few, sampled=few)
+    def anything(self, prompt, sampled):
+        self.insert(prompt, sampled)
+
+    @precondition(lambda self: self.plain.paths)
+    @rule(data=st.data(), lost=st.integers(0, 4), more=few, sampled=few)
+    def continuation(self, data, lost, more, sampled):
+        path = self.plain.paths[data.draw(st.sampled_from(sorted(self.plain.paths)))]
+        self.insert(path[: len(path) - lost] + more, sampled)
+
+    @precondition(lambda self: self.plain.paths)
+    @rule(data=st.data())
+    def remove(self, data):
+        key = data.draw(st.sampled_from(sorted(self.plain.paths)))
+        self.trie.remove(key)
+        del self.plain.paths[key], self.plain.prompts[key]
+
+    @rule(prompt=few)
+    def locate(self, prompt):
+        got = self.trie.locate(ids(*prompt))
+        assert got.shared == self.plain.shared(prompt)
+        assert (got.holder is None) == (got.shared == 0)
+        if got.holder is not None:
+            assert self.plain.paths[got.holder][: got.shared] == prompt[: got.shared]
+
+    @invariant()
+    def same(self):
+        assert self.trie.distinct == self.plain.distinct
+        assert len(self.trie) == len(self.plain.paths)
+        spots: dict[object, list[int]] = {}
+        for key, path in self.plain.paths.items():
+            assert self.trie.path(key).tolist() == path
+            assert self.trie.n_prompt(key) == len(self.plain.prompts[key])
+            assert self.trie.depth(key) == len(path)
+            for depth in {0, len(self.plain.prompts[key]), len(path)}:
+                assert list(self.trie.ends(key, depth)) == self.plain.ends(path, depth)
+            for depth in range(len(path) + 1):
+                assert spots.setdefault(self.trie.spot(key, depth), path[:depth]) == path[:depth]
+            for other, its in self.plain.paths.items():
+                assert self.trie.common(key, other) == common(path, its)
+        assert len(spots) == len({tuple(path[:n]) for path in self.plain.paths.values() for n in range(len(path) + 1)})
+
+
+TestCompared = Compared.TestCase
+TestCompared.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+@given(st.lists(st.tuples(few, few), max_size=8), st.randoms(use_true_random=False))
+def test_the_order_of_insertion_changes_nothing_that_can_be_asked(calls, random):
+    def ask(order: list[int]) -> object:
+        trie = Trie()
+        for key in order:
+            trie.insert(key, ids(*calls[key][0]), ids(*calls[key][1]))
+        paths = [(trie.path(key).tolist(), list(trie.ends(key, trie.depth(key)))) for key in range(len(calls))]
+        return paths, trie.distinct, [[trie.common(a, b) for a in order] for b in sorted(order)] if not order else None
+
+    order = list(range(len(calls)))
+    shuffled = random.sample(order, len(order))
+    assert ask(order) == ask(shuffled)
+
+
+# -- what it weighs: bytes for each distinct token, on the shapes that rollouts have
+
+
+def chain(trie: Trie, n_calls: int, n_more: int) -> None:
+    rng = np.random.default_rng(0)
+    text = rng.integers(0, 151_936, n_calls * n_more, dtype=np.int32)
+    for key in range(n_calls):
+        trie.insert(key, text[: key * n_more + n_more // 2], text[key * n_more + n_more // 2 : (key + 1) * n_more])
+
+
+def branches(trie: Trie, n_calls: int, n_more: int) -> None:
+    rng = np.random.default_rng(0)
+    shared = rng.integers(0, 151_936, 20_000, dtype=np.int32)
+    for key in range(n_calls):
+        trie.insert(key, shared, rng.integers(0, 151_936, n_more, dtype=np.int32))
+
+
+def drifting(trie: Trie, n_calls: int, n_more: int) -> None:
+    rng = np.random.default_rng(0)
+    path = np.empty(0, np.int32)
+    for key in range(n_calls):
+        kept = path[: max(0, len(path) - 6)]
+        prompt = np.concatenate([kept, rng.integers(0, 151_936, n_more // 2 + 6, dtype=np.int32)])
+        sampled = rng.integers(0, 151_936, n_more // 2, dtype=np.int32)
+        trie.insert(key, prompt, sampled)
+        path = np.concatenate([prompt, sampled])
+
+
+@pytest.mark.parametrize(
+    ("shape", "n_calls", "n_more", "most"),
+    [(chain, 200, 500, 4.5), (branches, 1000, 200, 7.0), (drifting, 200, 500, 7.0)],
+)
+def test_memory_is_linear_in_distinct_tokens(shape, n_calls, n_more, most):
+    trie = Trie()
+    shape(trie, n_calls, n_more)
+    assert len(trie) == n_calls
+    assert trie.nbytes / trie.distinct <= most
