@@ -63,7 +63,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     usage: bytes | None = None
     # The engine's entries (token, logprob, bytes, top_logprobs) where the client asked for alternatives, as JSON.
     top_logprobs: bytes | None = None
-    # The engine's answer verbatim, where it couldn't be decoded for the record.
+    # What couldn't be decoded for the record, a line each.
     undecoded: bytes | None = None
     # Each with the keys at (ISO 8601) and complete (bool).
     deliveries: tuple[dict[str, Any], ...] = ()

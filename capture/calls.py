@@ -1,0 +1,174 @@
+"""Calls: what surrounds the relay of one. No socket is touched here.
+
+In order: a number and a place in time on arrival; the rollout's rules; the note that it runs; and, when it has ended,
+the record. `Calls` is what `relay` asks at each of these steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from capture import admission, clock
+from capture.dialects.base import Dialect
+from capture.draft import Draft
+from capture.errors import ClientError, StoreError, TreeringError
+from capture.live import Live
+from capture.recorder import Recorder
+from capture.rollouts import Rollouts
+from capture.store.base import Store
+from capture.tasks import spawn
+from capture.upstream import Engine
+from graph.records import Notice
+
+Headers = Sequence[tuple[str, str]]
+
+
+class Calls:
+    """Admits calls, and records them when they have ended."""
+
+    def __init__(
+        self,
+        *,
+        rollouts: Rollouts,
+        store: Store,
+        engine: Engine,
+        relay_abort: bool,
+        on_store_failure: Literal["relay", "refuse"],
+        log: Callable[[dict[str, Any]], None],
+    ) -> None:
+        """`log` takes the fields of a call's line."""
+        self._rollouts = rollouts
+        self._store = store
+        self.engine = engine
+        self._relay_abort = relay_abort
+        self._refuse_unstored = on_store_failure == "refuse"
+        self._log = log
+
+    async def ready(self) -> None:
+        """Let new calls in only while they can be recorded. Raises `StoreError`."""
+        if self._store.failure is not None or self._rollouts.owed:
+            await self._store.flush()
+            await self._rollouts.tell_lost()
+
+    async def arrive(self, live: Live, dialect: Dialect, body: bytes, headers: Headers) -> Draft:
+        """Give a request its number and read it. Raises `ClientError` for one that can't be read, and records it."""
+        arrived, started_at, start = live.tick(), clock.now(), time.monotonic()
+        request, failure = None, None
+        try:
+            request = dialect.read(body)
+        except ClientError as error:
+            failure = error
+        draft = Draft(
+            live=live,
+            n=live.arrive(request.choices if request else 1),
+            arrived=arrived,
+            started_at=started_at,
+            start=start,
+            dialect=dialect.name,
+            body=body,
+            hints=admission.hints(headers),
+        )
+        draft.request = request
+        if failure is not None:
+            await self.fail(draft, failure)
+            raise failure
+        return draft
+
+    async def admit(self, draft: Draft, headers: Headers) -> list[tuple[str, str]]:
+        """Apply the rollout's rules; return the headers for the engine. Raises `ClientError`, and records the call."""
+        assert draft.request is not None
+        live, rules = draft.live, draft.live.rules
+        try:
+            draft.admitted = admission.admit(
+                draft.request, self.engine.adapter, rules, served=self.engine.models, rollout=live.id, n=draft.n
+            )
+        except ClientError as error:
+            if error.code == "media_url_refused":
+                self._notice(draft, "request_refused", {"param": error.param, "reason": error.message})
+            await self.fail(draft, error)
+            raise
+        to_engine, removed = admission.engine_headers(headers, rules.allow)
+        if names := [*draft.admitted.removed, *removed]:
+            self._notice(draft, "steering_removed", {"fields": names})
+        draft.engine = self.engine.name
+        draft.reader = self.engine.adapter.reader(draft.request, model=draft.admitted.reply_model)
+        draft.recorder = Recorder(draft.request, draft.reader, relay_abort=self._relay_abort)
+        draft.queued_ms = 0.0
+        return to_engine
+
+    def begin(self, draft: Draft, cut: Callable[[], object]) -> None:
+        """Note that a call runs; `cut` ends it when its rollout is closed."""
+        draft.live.begin(draft.n, cut)
+        self._store.begin(draft.live.id, draft.running(), draft.body)
+
+    def spool(self, draft: Draft) -> None:
+        """Keep what a running stream has brought so far."""
+        if (spool := draft.spool()) is not None:
+            self._store.spool(draft.live.id, draft.n, spool)
+
+    async def stop(self, draft: Draft, dialect: Dialect, limit: str) -> tuple[str, bytes]:
+        """Answer a call at a limit; return content type and body of the last reply.
+
+        Raises `ClientError` `rollout_limit` (400) for an agent that goes on after several of them.
+        """
+        assert draft.request is not None
+        live = draft.live
+        sentence = f"The rollout's limit {limit}={live.entry.rollout.limits[limit]:g} is reached."
+        if not await self._rollouts.stop(live, draft.n, limit):
+            # Nothing here may speak of the context's length: agents compact on that, and go on.
+            error = ClientError("rollout_limit", sentence, hint="This rollout is over; no further step is answered.")
+            await self.fail(draft, error, status="stopped")
+            raise error
+        reply_id = f"chatcmpl-stop-{secrets.token_hex(8)}"
+        kind, reply = dialect.last_reply(
+            draft.request, reply_id=reply_id, created=int(time.time()), text=f"[{sentence} This is the end.]"
+        )
+        draft.stop_reply = (reply_id, reply)
+        await self.conclude(draft)
+        return kind, reply
+
+    async def fail(self, draft: Draft, error: TreeringError, *, status: Literal["error", "stopped"] = "error") -> None:
+        """Record a call that gets an error instead of a reply."""
+        draft.fail(error, status=status)
+        await self.conclude(draft)
+
+    async def conclude(self, draft: Draft, *, delivered: bool | None = None) -> StoreError | None:
+        """Store an ended call; return the store's error if that failed and the agent is to get its reply all the same.
+
+        Raises that `StoreError` if the operator chose to refuse what can't be stored.
+        """
+        live, reader = draft.live, draft.reader
+        prompt = reader.prompt_ids if reader is not None else None
+        records = draft.records(ended=live.tick(), delivered=delivered, delta=live.delta(prompt))
+        try:
+            await self._store.finish(live.id, records)
+        except StoreError as error:
+            self._rollouts.lost(live, draft.n)
+            if self._refuse_unstored:
+                raise
+            return error
+        finally:
+            if draft.reserved:
+                live.settle(sampled=draft.status in ("complete", "aborted"))
+            live.end(draft.n)
+        for record in records:
+            live.keep(record.call.n, prompt, record.call.sampled_ids)
+        if reader is not None and reader.undecoded:
+            self._notice(draft, "capture_incomplete", {"reason": reader.undecoded[0]})
+        self._log(draft.line())
+        return None
+
+    def concluding(self, draft: Draft, *, delivered: bool | None = None) -> asyncio.Task[StoreError | None]:
+        """Return a task that concludes the call and outlives whoever waits for it."""
+        return spawn(self.conclude(draft, delivered=delivered), name=f"record call {draft.live.id}/{draft.n}")
+
+    def mark(self, draft: Draft, *, delivered: bool) -> None:
+        """Mark whether a reply reached its agent."""
+        self._store.deliver(draft.live.id, draft.numbers, delivered=delivered, at=clock.now())
+
+    def _notice(self, draft: Draft, code: str, data: dict[str, Any]) -> None:
+        self._store.notice(draft.live.id, Notice(code=code, at=clock.now(), calls=(draft.n,), data=data))

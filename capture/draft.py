@@ -1,0 +1,206 @@
+"""A call's record while it is being made: what was asked and sent, and, at its end, the records for the store."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from capture.admission import Admitted
+from capture.dialects.base import Request
+from capture.engines.base import Choice, Reader
+from capture.errors import TreeringError
+from capture.live import Live
+from capture.recorder import Recorder
+from capture.store.base import Delta, Exchange, Record, Spool
+from graph.records import Call, Status
+
+
+class Draft:
+    """One request on its way, from its arrival to its end."""
+
+    def __init__(
+        self,
+        *,
+        live: Live,
+        n: int,
+        arrived: int,
+        started_at: str,
+        start: float,
+        dialect: str,
+        body: bytes,
+        hints: dict[str, str],
+    ) -> None:
+        """`n` is the number of the first choice; `arrived` a reading of the rollout's counter.
+
+        `started_at` is the time of arrival for people, `start` the same on the monotonic clock, in seconds.
+        """
+        self.live = live
+        self.n = n
+        self.arrived = arrived
+        self.started_at = started_at
+        self.start = start
+        self.dialect = dialect
+        self.body = body
+        self.hints = hints
+        self.request: Request | None = None
+        self.admitted: Admitted | None = None
+        self.engine: str | None = None
+        self.recorder: Recorder | None = None
+        self.reader: Reader | None = None
+        self.queued_ms: float | None = None
+        # A place under the rollout's limit is held for it.
+        self.reserved = False
+        # An end that didn't come from the engine's reply.
+        self.failure: tuple[Status, TreeringError] | None = None
+        self.stop_reply: tuple[str, bytes] | None = None
+        self.ended_ms: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Draft {self.n} {self.recorder.state if self.recorder else 'not sent'}>"
+
+    @property
+    def status(self) -> Status:
+        """How the call has ended; `running` while it hasn't."""
+        if self.failure is not None:
+            return self.failure[0]
+        if self.stop_reply is not None:
+            return "stopped"
+        return self.recorder.status if self.recorder is not None else "running"
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the choices that brought anything; the first's when none did."""
+        choices = self.reader.choices() if self.reader is not None else []
+        return [self.n + choice.index for choice in choices] or [self.n]
+
+    def fail(self, error: TreeringError, *, status: Status = "error") -> None:
+        """End the call with an error instead of a reply."""
+        self.failure = status, error
+
+    def running(self) -> Call:
+        """Return the call as it stands at its start."""
+        return self._call(Choice(index=0), "running", ended=None, ended_ms=None, delivered=None)
+
+    def spool(self) -> Spool | None:
+        """Return what the first choice has brought so far, None while there is nothing."""
+        choices = self.reader.choices() if self.reader is not None else []
+        if self.reader is None or not choices:
+            return None
+        first = choices[0]
+        return Spool(prompt_ids=self.reader.prompt_ids, sampled_ids=first.sampled_ids, logprobs=first.logprobs)
+
+    def records(self, *, ended: int, delivered: bool | None, delta: Delta | None) -> list[Record]:
+        """Return the ended call's records, one for each choice that brought anything, and at least one.
+
+        `ended` is a reading of the rollout's counter.
+        """
+        self.ended_ms = (time.monotonic() - self.start) * 1000
+        choices = (self.reader.choices() if self.reader is not None else []) or [Choice(index=0)]
+        exchange = self._exchange()
+        return [
+            Record(
+                call=self._call(choice, self.status, ended=ended, ended_ms=self.ended_ms, delivered=delivered),
+                exchange=exchange,
+                delta=delta,
+            )
+            for choice in choices
+        ]
+
+    def line(self) -> dict[str, Any]:
+        """Return the fields of the call's line in the log: numbers and names, never content."""
+        reader = self.reader
+        choices = reader.choices() if reader is not None else []
+        prompt = reader.prompt_ids if reader is not None else None
+        return {
+            "rollout": self.live.id,
+            "call": self.n,
+            "status": self.status,
+            "dialect": self.dialect,
+            "streamed": self.request.streamed if self.request else False,
+            "prompt": None if prompt is None else int(prompt.size),
+            "sampled": sum(int(one.sampled_ids.size) for one in choices if one.sampled_ids is not None),
+            "first_token_ms": self.recorder.first_token_ms if self.recorder else None,
+            "ended_ms": self.ended_ms,
+        }
+
+    def _call(
+        self, choice: Choice, status: Status, *, ended: int | None, ended_ms: float | None, delivered: bool | None
+    ) -> Call:
+        request, reader = self.request, self.reader
+        usage = reader.usage if reader is not None else None
+        return Call(
+            n=self.n + choice.index,
+            choice=choice.index,
+            id=reader.reply_id if reader is not None else self.stop_reply[0] if self.stop_reply else None,
+            status=status,
+            delivered=delivered,
+            arrived=self.arrived,
+            ended=ended,
+            dialect=self.dialect,
+            streamed=request.streamed if request else False,
+            engine=self.engine,
+            model_asked=request.model if request else None,
+            finish_reason=choice.finish_reason,
+            messages=request.messages if request else (),
+            tools=request.tools if request else None,
+            tool_names=request.tool_names if request else (),
+            reply=choice.reply,
+            body=request.body if request else None,
+            prompt_ids=reader.prompt_ids if reader is not None else None,
+            sampled_ids=choice.sampled_ids,
+            logprobs=choice.logprobs,
+            usage_prompt=_count(usage, "prompt_tokens"),
+            usage_sampled=self._usage_sampled(choice, _count(usage, "completion_tokens")),
+            sampling_asked=request.sampling if request else {},
+            sampling_sent=self.admitted.sampling if self.admitted else {},
+            constrained=request.constrained if request else (),
+            repairs=self.admitted.repairs if self.admitted else (),
+            hints=self.hints,
+            started_at=self.started_at,
+            queued_ms=self.queued_ms,
+            first_token_ms=self.recorder.first_token_ms if self.recorder else None,
+            ended_ms=ended_ms,
+        )
+
+    def _usage_sampled(self, choice: Choice, total: int | None) -> int | None:
+        """Return the engine's count of this choice's tokens.
+
+        Usage counts all choices together. What the others brought is taken off for the first, so that a count that
+        does not add up shows on one of them.
+        """
+        if total is None or self.reader is None:
+            return None
+        choices = self.reader.choices()
+        if len(choices) < 2:
+            return total
+        lengths = {one.index: 0 if one.sampled_ids is None else int(one.sampled_ids.size) for one in choices}
+        if choice.index != choices[0].index:
+            return lengths[choice.index]
+        return total - sum(lengths.values()) + lengths[choice.index]
+
+    def _exchange(self) -> Exchange:
+        reader = self.reader
+        error: dict[str, Any] | None = None
+        if self.failure is not None:
+            blamed = self.failure[1]
+            error = {"blame": blamed.blame, "status": blamed.status, "message": blamed.message}
+        elif self.recorder is not None:
+            error = self.recorder.error
+        reply = self.stop_reply[1] if self.stop_reply else reader.reply() if reader is not None else None
+        undecoded = "\n".join(reader.undecoded) if reader is not None else ""
+        return Exchange(
+            request=self.body,
+            sent=self.admitted.body if self.admitted else None,
+            reply=reply,
+            error=error,
+            usage=msgspec.json.encode(reader.usage) if reader is not None and reader.usage is not None else None,
+            top_logprobs=reader.top_logprobs() if reader is not None else None,
+            undecoded=undecoded.encode() or None,
+        )
+
+
+def _count(usage: dict[str, Any] | None, name: str) -> int | None:
+    value = usage.get(name) if usage else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

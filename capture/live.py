@@ -1,0 +1,124 @@
+"""One open rollout in memory: numbers, counters, limits, and what runs.
+
+Made from the store with its first call and dropped when it closes, so a restart loses nothing: the next number, the
+counter and the limits are read off the stored calls.
+
+Rule 1: a call's number and its place in time are given out on arrival, on the loop, without awaiting.
+Rule 2: a place under `max_calls` is reserved on arrival and given back if the call is not sampled, so that calls which
+run at once can't exceed the limit together.
+Rule 3: the trie holds committed calls only, since a stored prompt may lean on nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from capture import clock
+from capture.admission import Rules
+from capture.store.base import Delta, Entry
+from graph.records import Call, IntArray
+from graph.tokens import Trie
+
+
+class Live:
+    """One open rollout in memory."""
+
+    def __init__(self, entry: Entry, calls: Iterable[Call]) -> None:
+        """`calls` are those stored so far, prompts whole."""
+        self.entry = entry
+        self.trie = Trie()
+        self.running: dict[int, Callable[[], object]] = {}
+        self.sealed = False
+        self.changed = asyncio.Event()
+        self.idle_since = asyncio.get_running_loop().time()
+        self.last_call_at: str | None = None
+        self._next = 0
+        self._tick = 0
+        self._sampled = 0
+        self._reserved = 0
+        self.stops = entry.rollout.stopped.stops if entry.rollout.stopped else 0
+        for call in calls:
+            self.keep(call.n, call.prompt_ids, call.sampled_ids)
+            self._next = max(self._next, call.n + 1)
+            self._tick = max(self._tick, call.arrived + 1, (call.ended or 0) + 1)
+            self._sampled += call.choice == 0 and call.status not in ("error", "stopped")
+            self.last_call_at = max(self.last_call_at or "", call.started_at)
+
+    def __repr__(self) -> str:
+        return f"<Live {self.id} next={self._next} running={sorted(self.running)} sampled={self._sampled}>"
+
+    @property
+    def id(self) -> str:
+        """The rollout's public id."""
+        return self.entry.rollout.id
+
+    @property
+    def rules(self) -> Rules:
+        """What the rollout lays down for its calls."""
+        rollout, made = self.entry.rollout, self.entry.registration
+        limit = rollout.limits.get("max_output_tokens")
+        return Rules(
+            pins=rollout.pins,
+            max_output_tokens=None if limit is None else int(limit),
+            model=rollout.model,
+            strict_model=made.strict_model,
+            allow=frozenset(made.allow),
+        )
+
+    def tick(self) -> int:
+        """Return the counter and move it on: order in time, for arrivals and ends alike."""
+        self._tick += 1
+        return self._tick - 1
+
+    def arrive(self, choices: int) -> int:
+        """Give out numbers for a request with so many choices; return the first."""
+        first = self._next
+        self._next += max(1, choices)
+        return first
+
+    def reserve(self) -> bool:
+        """Reserve a sampled call's place under `max_calls`; False when none is left."""
+        limit = self.entry.rollout.limits.get("max_calls")
+        if limit is not None and self._sampled + self._reserved >= limit:
+            return False
+        self._reserved += 1
+        return True
+
+    def settle(self, *, sampled: bool) -> None:
+        """Turn a reserved place into a used one, or give it back."""
+        self._reserved -= 1
+        self._sampled += sampled
+
+    def begin(self, n: int, cut: Callable[[], object]) -> None:
+        """Note that a call runs; `cut` ends it when the rollout is sealed and its time is over."""
+        self.running[n] = cut
+        self.last_call_at = clock.now()
+        self._wake()
+
+    def end(self, n: int) -> None:
+        """Note that a call runs no more."""
+        self.running.pop(n, None)
+        self.idle_since = asyncio.get_running_loop().time()
+        self._wake()
+
+    def seal(self) -> None:
+        """Take no more calls."""
+        self.sealed = True
+        self._wake()
+
+    def delta(self, prompt: IntArray | None) -> Delta | None:
+        """Return how a prompt leans on a committed call, None if it is to be stored whole."""
+        if prompt is None:
+            return None
+        found = self.trie.locate(prompt)
+        return None if found.holder is None else Delta(holder=found.holder, shared=found.shared)
+
+    def keep(self, n: int, prompt: IntArray | None, sampled: IntArray | None) -> None:
+        """Add a committed call's ids to the trie."""
+        if prompt is not None and sampled is not None:
+            self.trie.insert(n, prompt, sampled)
+
+    def _wake(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()

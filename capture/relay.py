@@ -1,0 +1,275 @@
+"""The relay: the one file where agents' sockets and engines' sockets meet.
+
+What each step means is decided elsewhere (`calls`, `admission`, `recorder`); here it is only carried out.
+
+Rule 1: the reply's end leaves only after the record is committed. Everything before it leaves at once.
+Rule 2: the record is shielded, not the relay. When the agent hangs up, its handler is cancelled at whatever it awaits:
+the engine's connection is closed there and then, and the record is written by a task of its own.
+Rule 3: a reply that broke upstream breaks downstream: the connection is closed without a proper end.
+Rule 4: an error in recording changes nothing that the agent receives, unless the operator chose otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+
+from capture import admission
+from capture.calls import Calls
+from capture.dialects.base import Dialect
+from capture.draft import Draft
+from capture.errors import ClientError, EngineError, StoreError, TreeringError
+from capture.live import Live
+from capture.recorder import Recorder
+from capture.tasks import spawn
+from capture.upstream import Engine
+
+TAIL_LIMIT_S = 2.0
+"""How long the engine's stream is read on after the finish: usage, and some engines' ids, come behind it."""
+
+SPOOL_EVERY_S = 1.0
+"""How often a running stream's ids are handed to the store, so that a crash leaves at most a second unsaved."""
+
+ABORT_RETRY_S = 2.0
+"""`Retry-After` when the engine broke a reply off while pausing or shutting down."""
+
+_CUT = (aiohttp.ClientPayloadError, aiohttp.ServerConnectionError)
+
+
+async def serve(
+    calls: Calls, incoming: web.Request, live: Live, dialect: Dialect, path: str, *, max_body: int
+) -> web.StreamResponse:
+    """Serve one model call; `path` is the engine's route. Raises `TreeringError` for what gets an error instead."""
+    await calls.ready()
+    body = await read_body(incoming, max_body)
+    headers = list(incoming.headers.items())
+    draft = await calls.arrive(live, dialect, body, headers)
+    if not live.reserve():
+        kind, reply = await calls.stop(draft, dialect, "max_calls")
+        return web.Response(body=reply, headers={"Content-Type": kind})
+    draft.reserved = True
+    to_engine = await calls.admit(draft, headers)
+    handler = asyncio.current_task()
+    assert handler is not None
+    calls.begin(draft, handler.cancel)
+    return await _Relay(calls, incoming, draft).run(path, to_engine)
+
+
+async def forward(engine: Engine, incoming: web.Request, live: Live, path: str, *, max_body: int) -> web.StreamResponse:
+    """Relay a request that samples nothing, unrecorded; its `model` is replaced by the rollout's."""
+    body = await read_body(incoming, max_body)
+    headers, _ = admission.engine_headers(list(incoming.headers.items()), live.rules.allow)
+    model = live.rules.model or next(iter(engine.models), None)
+    body = admission.with_model(body, model) if body else body
+    answer = await engine.send(incoming.method, path, body=body or None, headers=headers)
+    async with answer:
+        _refuse_auth(answer.status)
+        reply = await answer.read()
+    return web.Response(body=reply, status=answer.status, headers=_headers(answer))
+
+
+class _Relay:
+    """One call: the engine's answer on one side, the agent's connection on the other."""
+
+    def __init__(self, calls: Calls, incoming: web.Request, draft: Draft) -> None:
+        assert draft.recorder is not None
+        self._calls = calls
+        self._incoming = incoming
+        self._draft = draft
+        self._recorder: Recorder = draft.recorder
+        self._answer: aiohttp.ClientResponse | None = None
+        self._concluding: asyncio.Task[StoreError | None] | None = None
+
+    async def run(self, path: str, headers: list[tuple[str, str]]) -> web.StreamResponse:
+        """Carry the call to its end; whatever happens, its record is written and the engine is let go."""
+        assert self._draft.admitted is not None
+        try:
+            try:
+                self._answer = await self._calls.engine.send(
+                    "POST", path, body=self._draft.admitted.body, headers=headers
+                )
+                _refuse_auth(self._answer.status)
+            except EngineError as error:
+                self._draft.fail(error)
+                await self._conclude()
+                raise
+            if self._answer.status < 300 and self._answer.content_type == "text/event-stream":
+                return await self._stream(self._answer)
+            return await self._whole(self._answer)
+        except asyncio.CancelledError:
+            # The agent hung up, or the rollout was cut, or the server stops.
+            self._let_go()
+            raise
+        finally:
+            if self._answer is not None and self._concluding is not None:
+                self._answer.close()
+
+    async def _stream(self, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+        recorder = self._recorder
+        recorder.answered(answer.status)
+        response = web.StreamResponse(status=answer.status, headers=_headers(answer))
+        try:
+            await response.prepare(self._incoming)
+            try:
+                await self._relay_to_finish(answer, response)
+            except _CUT as error:
+                recorder.cut(str(error) or type(error).__name__)
+            if recorder.finish_seen:
+                await self._read_tail(answer)
+            await self._conclude()
+            if held := recorder.release():
+                await response.write(held)
+            if recorder.clean:
+                await response.write_eof()
+        except ConnectionError:
+            self._let_go()
+            return response
+        except StoreError:
+            self._break_off()
+            return response
+        if recorder.clean:
+            self._calls.mark(self._draft, delivered=not self._gone)
+        else:
+            self._break_off()
+        return response
+
+    async def _relay_to_finish(self, answer: aiohttp.ClientResponse, response: web.StreamResponse) -> None:
+        recorder, start = self._recorder, self._draft.start
+        spooled = start
+        while not recorder.finish_seen:
+            data = await answer.content.readany()
+            if not data:
+                recorder.eof()
+                return
+            now = time.monotonic()
+            if relayed := recorder.feed(data, (now - start) * 1000):
+                await response.write(relayed)
+            if now - spooled > SPOOL_EVERY_S:
+                self._calls.spool(self._draft)
+                spooled = now
+
+    async def _read_tail(self, answer: aiohttp.ClientResponse) -> None:
+        """Read what comes behind the finish, within its time; all of it is held back by the recorder."""
+        try:
+            async with asyncio.timeout(TAIL_LIMIT_S):
+                while data := await answer.content.readany():
+                    self._recorder.feed(data, (time.monotonic() - self._draft.start) * 1000)
+        except TimeoutError:
+            pass
+        except _CUT as error:
+            self._recorder.cut(str(error) or type(error).__name__)
+            return
+        self._recorder.eof()
+
+    async def _whole(self, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+        recorder = self._recorder
+        recorder.answered(answer.status)
+        try:
+            body = await answer.read()
+        except _CUT as error:
+            recorder.cut(str(error) or type(error).__name__)
+            await self._conclude()
+            raise EngineError(
+                "engine_cut", "The engine broke its answer off.", hint="Its log says why; try again."
+            ) from error
+        recorder.whole(body, (time.monotonic() - self._draft.start) * 1000)
+        await self._conclude()
+        if recorder.refuse:
+            raise EngineError(
+                "engine_aborted",
+                "The engine broke this reply off: it is pausing or shutting down.",
+                hint="Try again.",
+                status=503,
+                retry_after_s=ABORT_RETRY_S,
+            )
+        response = web.Response(body=recorder.release(), status=answer.status, headers=_headers(answer))
+        try:
+            await response.prepare(self._incoming)
+            await response.write_eof()
+        except ConnectionError:
+            self._let_go()
+            return response
+        self._calls.mark(self._draft, delivered=not self._gone)
+        return response
+
+    async def _conclude(self, *, delivered: bool | None = None) -> None:
+        """Write the record, once, in a task that outlives this handler, and wait for it."""
+        if self._concluding is None:
+            self._concluding = self._calls.concluding(self._draft, delivered=delivered)
+        await asyncio.shield(self._concluding)
+
+    def _let_go(self) -> None:
+        """The agent has gone: drop the engine's request unless its reply is through, and see to the record."""
+        if self._answer is not None and not self._recorder.finish_seen:
+            self._answer.close()
+        spawn(self._wind_up(), name=f"wind up call {self._draft.live.id}/{self._draft.n}")
+
+    async def _wind_up(self) -> None:
+        if self._concluding is None:
+            if self._recorder.finish_seen and self._answer is not None:
+                await self._read_tail(self._answer)
+                self._answer.close()
+            else:
+                self._recorder.hang_up()
+            await self._conclude(delivered=False)
+        else:
+            await self._concluding
+            self._calls.mark(self._draft, delivered=False)
+
+    def _break_off(self) -> None:
+        """Close the agent's connection without a proper end: what was relayed is flushed, no last chunk comes."""
+        if self._incoming.transport is not None:
+            self._incoming.transport.close()
+        self._calls.mark(self._draft, delivered=False)
+
+    @property
+    def _gone(self) -> bool:
+        return self._incoming.transport is None or self._incoming.transport.is_closing()
+
+
+async def read_body(incoming: web.Request, limit: int) -> bytes:
+    """Read a request's body, decompressed. Raises `ClientError`: 413 `body_too_large`, 400 `body_incomplete`."""
+    too_large = ClientError(
+        "body_too_large",
+        f"The request's body is larger than {limit} bytes.",
+        hint="The limit is --max-body-mib.",
+        status=413,
+    )
+    if incoming.content_length is not None and incoming.content_length > limit:
+        raise too_large
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async for piece in incoming.content.iter_any():
+            size += len(piece)
+            if size > limit:
+                raise too_large
+            pieces.append(piece)
+    except (aiohttp.ClientPayloadError, web.RequestPayloadError) as error:
+        raise ClientError(
+            "body_incomplete", "The request's body ended before it was complete, or can't be decompressed."
+        ) from error
+    return b"".join(pieces)
+
+
+def error_response(error: TreeringError, dialect: Dialect) -> web.Response:
+    """Return an error in a dialect's shape."""
+    headers = {"Content-Type": "application/json", **error.headers()}
+    return web.Response(body=dialect.error(error), status=error.status, headers=headers)
+
+
+def _refuse_auth(status: int) -> None:
+    if status in (401, 403):
+        raise EngineError(
+            "engine_refused",
+            f"The engine refused Treering's own request with {status}; the agent's key was right.",
+            hint="Give the engine's key with --engine-key-file.",
+        )
+
+
+def _headers(answer: aiohttp.ClientResponse) -> CIMultiDict[str]:
+    return CIMultiDict(admission.reply_headers(answer.headers.items()))

@@ -1,0 +1,363 @@
+"""All rollouts: which secret opens which, registration, rewards, waiting, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, Literal
+
+import msgspec
+
+from capture import clock, registration
+from capture.errors import ClientError
+from capture.live import Live
+from capture.registration import Defaults, Place
+from capture.store.base import Entry, Page, Query, Store
+from graph import graph
+from graph.records import Notice, Stop
+
+GRAPH_CACHE = 64
+"""Graphs kept for readers that ask again: a page of rollouts, a trainer that polls."""
+
+STOPS_BEFORE_REFUSAL = 3
+"""Replies that say "the limit is reached" before an agent that goes on gets an error instead."""
+
+
+class Rollouts:
+    """All rollouts: those that live here, and the way to the store for the rest."""
+
+    def __init__(self, store: Store, *, place: Callable[[], Place], defaults: Defaults) -> None:
+        self._store = store
+        self._place = place
+        self._defaults = defaults
+        self._live: dict[str, Live] = {}
+        self._loading: dict[str, asyncio.Lock] = {}
+        self._by_secret: dict[bytes, tuple[str, Literal["agent", "tools"]]] = {}
+        self._graphs: OrderedDict[str, tuple[int, graph.Graph]] = OrderedDict()
+        # Rollouts whose store lost a call, until the store has been told.
+        self._lost: dict[str, list[int]] = {}
+
+    # What the data plane asks
+
+    async def admit(self, secret: str | None) -> Live:
+        """Return the rollout that a secret opens.
+
+        Raises `ClientError`: 401 `invalid_api_key` for one that is missing, unknown, closed or expired; 403
+        `tools_secret` for a tool server's secret, which may not sample.
+        """
+        if not secret:
+            raise ClientError(
+                "invalid_api_key",
+                "This request shows no key.",
+                hint="Send the rollout's secret as the API key (Authorization: Bearer, x-api-key, …).",
+                status=401,
+            )
+        digest = registration.digest(secret)
+        known = self._by_secret.get(digest)
+        if known is None:
+            found = await self._store.by_secret(digest)
+            if found is None or found[0].rollout.state == "closed":
+                raise _unknown_key()
+            known = found[0].rollout.id, found[1]
+            self._by_secret[digest] = known
+        name, kind = known
+        live = await self._load(name)
+        if live is None or live.sealed or await self._expired(live):
+            self._by_secret.pop(digest, None)
+            raise _unknown_key()
+        mine = live.entry.secret if kind == "agent" else live.entry.tools_secret
+        if not hmac.compare_digest(mine, digest):
+            raise _unknown_key()
+        if kind == "tools":
+            raise ClientError(
+                "tools_secret",
+                "This key is a tool server's; it can't call the model.",
+                hint="Give the agent the rollout's `secret`, not its `tools_secret`.",
+                status=403,
+            )
+        return live
+
+    async def stop(self, live: Live, n: int, limit: str) -> bool:
+        """Note that a call met a limit; True while the agent is to get a last reply, False when an error is due."""
+        live.stops += 1
+        before = live.entry.rollout.stopped
+        stopped = Stop(limit=limit, at_call=before.at_call if before else n, stops=live.stops)
+        entry = await self._store.change(live.id, {"stopped": stopped})
+        if entry is not None:
+            live.entry = entry
+        return live.stops <= STOPS_BEFORE_REFUSAL
+
+    def lost(self, live: Live, n: int) -> None:
+        """Note that a call could not be stored: its rollout is incomplete for ever, and the call is named."""
+        self._lost.setdefault(live.id, []).append(n)
+
+    async def tell_lost(self) -> None:
+        """Write the marks of lost calls, if the store takes them again. Raises `StoreError` if it doesn't."""
+        for name, numbers in list(self._lost.items()):
+            entry = await self._store.change(name, {"incomplete": True})
+            if entry is not None:
+                self._store.notice(
+                    name, Notice(code="capture_incomplete", at=clock.now(), calls=tuple(numbers), data={})
+                )
+                if (live := self._live.get(name)) is not None:
+                    live.entry = entry
+            del self._lost[name]
+
+    @property
+    def owed(self) -> bool:
+        """Whether marks of lost calls still wait for the store."""
+        return bool(self._lost)
+
+    # What the control plane asks
+
+    async def register(self, body: Any, *, key: str | None, digest: str) -> bytes:
+        """Register one rollout or several; return the JSON answer with their secrets.
+
+        `key` is an Idempotency-Key: the same key with the same `digest` (of the body) repeats the first answer. Raises
+        `ClientError`: 422 `invalid_registration` or `idempotency_key_reused`, 409 `id_taken` or `tier_too_low`.
+        """
+        hashed = None if key is None else hashlib.sha256(key.encode()).hexdigest()
+        if key is not None and hashed is not None:
+            before = await self._store.answered(hashed, digest)
+            if before is not None:
+                return _sealed(before, key)
+        news, several = registration.read(body)
+        now = clock.now()
+        made = [registration.register(new, self._place(), self._defaults, now=now, body=digest) for new in news]
+        answers = [one.answer for one in made]
+        answer = msgspec.json.encode({"rollouts": answers} if several else answers[0])
+        await self._store.add(
+            [one.entry for one in made],
+            key=None if hashed is None else f"{hashed} {digest}",
+            answer=None if key is None else _sealed(answer, key),
+        )
+        return answer
+
+    async def entry(self, name: str) -> Entry:
+        """Return a rollout's entry. Raises `ClientError` 404 `rollout_not_found`."""
+        live = self._live.get(name)
+        if live is not None:
+            await self._expired(live)
+        entry = await self._store.get(name)
+        if entry is None:
+            raise ClientError(
+                "rollout_not_found",
+                f"There is no rollout {name!r}.",
+                hint="GET /rollouts lists them.",
+                status=404,
+            )
+        if live is None and entry.rollout.state == "open" and _past(entry, entry.rollout.last_call_at):
+            entry = await self._expire(entry.rollout.id) or entry
+        if name in self._lost:
+            entry = msgspec.structs.replace(entry, rollout=msgspec.structs.replace(entry.rollout, incomplete=True))
+        return entry
+
+    async def page(self, query: Query) -> Page:
+        """Return a page of rollouts."""
+        return await self._store.page(query)
+
+    async def graph(self, name: str) -> graph.Graph:
+        """Return a rollout's graph as it stands. Raises `ClientError` 404."""
+        await self._store.flush()
+        entry = await self.entry(name)
+        cached = self._graphs.get(name)
+        if cached is not None and cached[0] == entry.version and name not in self._lost:
+            self._graphs.move_to_end(name)
+            return cached[1]
+        calls = await self._store.calls(name)
+        notices = await self._store.notices(name)
+        if name in self._lost:
+            notices.append(Notice(code="capture_incomplete", calls=tuple(self._lost[name]), data={}))
+        starts = [call.started_at for call in calls if call.started_at]
+        rollout = msgspec.structs.replace(
+            entry.rollout, first_call_at=min(starts, default=None), last_call_at=max(starts, default=None)
+        )
+        made = await asyncio.to_thread(graph.read, rollout, calls, notices)
+        self._graphs[name] = entry.version, made
+        while len(self._graphs) > GRAPH_CACHE:
+            self._graphs.popitem(last=False)
+        return made
+
+    async def wait(self, name: str, *, until: Literal["closed", "idle"], idle_s: float, timeout_s: float) -> bool:
+        """Wait until a rollout is closed, or idle (nothing running, none for `idle_s`); False when the time is over.
+
+        Raises `ClientError` 404.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_s
+        while True:
+            entry = await self.entry(name)
+            if entry.rollout.state == "closed":
+                return True
+            live = await self._load(name)
+            if live is None:
+                return True
+            changed = live.changed
+            pause = end - loop.time()
+            if until == "idle" and not live.running:
+                quiet = live.idle_since + idle_s - loop.time()
+                if quiet <= 0:
+                    return True
+                pause = min(pause, quiet)
+            if end - loop.time() <= 0:
+                return False
+            try:
+                async with asyncio.timeout(max(0.0, pause)):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+
+    async def close_rollout(self, name: str, *, wait_s: float) -> Entry:
+        """Seal a rollout: take no more calls, wait for those that run, cut what is left. Raises `ClientError` 404."""
+        entry = await self.entry(name)
+        if entry.rollout.state == "closed":
+            return entry
+        live = await self._load(name)
+        if live is not None:
+            live.seal()
+            await self._drained(live, wait_s)
+            for cut in list(live.running.values()):
+                cut()
+            # What was cut still has its record to write; that takes a commit, not a reply.
+            await self._drained(live, 5.0)
+        changed = await self._store.change(name, {"state": "closed", "closed_at": clock.now()})
+        if live is not None:
+            self._forget(live)
+        return changed or entry
+
+    async def reward(self, name: str, body: Any) -> Entry:
+        """Attach a reward.
+
+        Raises `ClientError`: 404; 422 `invalid_reward` or `unknown_call`; 409 `no_calls` for a number on a rollout
+        without calls, unless `force`.
+        """
+        try:
+            given = msgspec.convert(body, _Reward)
+        except msgspec.ValidationError as error:
+            raise ClientError(
+                "invalid_reward",
+                f"{error}.",
+                status=422,
+                hint='A reward looks like {"reward": 1.0, "per_call": {"<reply id>": 0.5}, "details": {}}.',
+            ) from error
+        await self.entry(name)
+        calls = await self._store.calls(name)
+        if isinstance(given.reward, float) and not calls and not given.force:
+            raise ClientError(
+                "no_calls",
+                "This rollout made no calls: a number would train a policy on an agent that never reached it.",
+                hint='See its findings; send null for "ungraded", or "force": true if you mean it.',
+                status=409,
+            )
+        known = {key for call in calls if call.id for key in (call.id, f"{call.id}#{call.choice}")}
+        unknown = sorted(set(given.per_call) - known)
+        if unknown:
+            raise ClientError(
+                "unknown_call",
+                f"No call of this rollout has the id {', '.join(unknown[:5])}.",
+                hint='The key is the reply\'s id as the agent saw it, or "id#choice".',
+                status=422,
+            )
+        changes: dict[str, Any] = {"per_call_rewards": given.per_call, "reward_details": given.details}
+        if given.reward is not msgspec.UNSET:
+            changes["reward"] = given.reward
+        changed = await self._store.change(name, changes)
+        return changed if changed is not None else await self.entry(name)
+
+    async def delete(self, name: str) -> None:
+        """Remove a rollout; what runs is cut. Raises `ClientError` 404."""
+        entry = await self.entry(name)
+        if entry.rollout.state == "open":
+            await self.close_rollout(name, wait_s=0.0)
+        await self._store.delete(name)
+        self._graphs.pop(name, None)
+        self._lost.pop(name, None)
+
+    async def drained(self) -> None:
+        """Return when no call runs in this process."""
+        while busy := [live for live in self._live.values() if live.running]:
+            await busy[0].changed.wait()
+
+    # Inside
+
+    async def _load(self, name: str) -> Live | None:
+        if (live := self._live.get(name)) is not None:
+            return live
+        lock = self._loading.setdefault(name, asyncio.Lock())
+        async with lock:
+            if (live := self._live.get(name)) is not None:
+                return live
+            entry = await self._store.get(name)
+            if entry is None or entry.rollout.state == "closed":
+                self._loading.pop(name, None)
+                return None
+            live = Live(entry, await self._store.calls(name))
+            self._live[name] = live
+            self._loading.pop(name, None)
+            return live
+
+    async def _drained(self, live: Live, limit_s: float) -> None:
+        async def empty() -> None:
+            while live.running:
+                await live.changed.wait()
+
+        await _within(empty(), limit_s)
+
+    async def _expired(self, live: Live) -> bool:
+        if live.running or not _past(live.entry, live.last_call_at):
+            return False
+        live.seal()
+        await self._expire(live.id)
+        self._forget(live)
+        return True
+
+    async def _expire(self, name: str) -> Entry | None:
+        self._store.notice(name, Notice(code="expired", at=clock.now()))
+        return await self._store.change(name, {"state": "closed", "closed_at": clock.now()})
+
+    def _forget(self, live: Live) -> None:
+        self._live.pop(live.id, None)
+        for secret in (live.entry.secret, live.entry.tools_secret):
+            self._by_secret.pop(secret, None)
+
+
+class _Reward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    reward: float | msgspec.UnsetType | None = msgspec.UNSET
+    per_call: dict[str, float] = {}
+    details: dict[str, Any] = {}
+    force: bool = False
+
+
+async def _within(work: Awaitable[None], limit_s: float) -> None:
+    try:
+        async with asyncio.timeout(limit_s):
+            await work
+    except TimeoutError:
+        pass
+
+
+def _past(entry: Entry, last_call_at: str | None) -> bool:
+    since = clock.parse(last_call_at or entry.rollout.created_at)
+    return clock.parse(clock.now()) > since + timedelta(seconds=entry.registration.ttl_s)
+
+
+def _sealed(answer: bytes, key: str) -> bytes:
+    """Cover an answer with a keystream of its Idempotency-Key, or uncover it.
+
+    The answer holds secrets, and those are stored nowhere in the clear; the key itself is stored as a hash only.
+    """
+    stream = hashlib.shake_256(b"treering answer\0" + key.encode()).digest(len(answer))
+    return bytes(a ^ b for a, b in zip(answer, stream, strict=True))
+
+
+def _unknown_key() -> ClientError:
+    return ClientError(
+        "invalid_api_key",
+        "This key is unknown, or its rollout is closed or expired.",
+        hint="Each rollout has a secret of its own, shown when it was registered.",
+        status=401,
+    )

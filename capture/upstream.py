@@ -1,0 +1,199 @@
+"""The engine's side of the wire: the one file that opens connections to engines.
+
+Dull on purpose: it sends what it is given and hands back what comes. What to send is `capture.admission`'s business,
+what an answer means `capture.engines`' and `capture.recorder`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import aiohttp
+import msgspec
+from multidict import CIMultiDict
+from yarl import URL
+
+from capture.engines.base import Adapter, Identity
+from capture.errors import EngineError
+from graph.records import LogprobsMode
+
+CONNECT_TIMEOUT_S = 10.0
+"""To open a connection; an engine on the same network answers in milliseconds, an overloaded one in a few seconds."""
+
+IDENTITY_TIMEOUT_S = 10.0
+"""For the engine's small answers (models, version, health): vLLM serves them beside running prefills."""
+
+KEEPALIVE_S = 3.0
+"""Strictly below the 5 s after which vLLM's server (uvicorn) closes an idle connection: a POST must not meet a closing
+socket, since it can't be repeated safely once it may have been read."""
+
+HEADER_LIMIT = 65_536
+"""Bytes of one header line, both ends alike: long authorisation and trace headers pass."""
+
+_AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
+
+
+class Engine:
+    """One engine: where it is, who it says it is, and what the probe made of it."""
+
+    def __init__(self, adapter: Adapter, url: str, *, key: str | None = None) -> None:
+        """`url` is the engine's root, with or without `/v1`; `key` goes to this engine only and is never printed."""
+        self.adapter = adapter
+        root = url.rstrip("/")
+        self.url = root[:-3].rstrip("/") if root.endswith("/v1") else root
+        self._key = key
+        self._session: aiohttp.ClientSession | None = None
+        self.identity: Identity | None = None
+        self.tier: Literal["train", "eval"] = "eval"
+        self.tier_reason = "not probed yet"
+        self.logprobs_mode: LogprobsMode = "unknown"
+        self.healthy = False
+        self.reason = "not reached yet"
+        self.in_flight = 0
+
+    def __repr__(self) -> str:
+        state = "healthy" if self.healthy else f"unhealthy: {self.reason}"
+        return f"<Engine {self.name} {self.tier} {state}, {self.in_flight} in flight>"
+
+    @property
+    def name(self) -> str:
+        """The engine's kind and address, as calls and people name it."""
+        return f"{self.adapter.kind}={self.url}"
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names that the engine serves, the first being its default; empty while it hasn't been reached."""
+        return self.identity.models if self.identity else ()
+
+    async def open(self) -> None:
+        """Make the connection pool; opens no connection yet."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+            # A total limit would cut long generations; silence is bounded by the agent, who may hang up.
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=None),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            raise_for_status=False,
+            max_line_size=HEADER_LIMIT,
+            max_field_size=HEADER_LIMIT,
+        )
+
+    async def close(self) -> None:
+        """Close all connections to the engine."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def send(
+        self, method: str, path: str, *, body: bytes | None = None, headers: Iterable[tuple[str, str]] = ()
+    ) -> aiohttp.ClientResponse:
+        """Send a request and return the answer when its head has come; the caller closes it.
+
+        `headers` are the agent's, already cleaned. Repeats once where the engine closed the connection before a byte of
+        an answer came. Raises `EngineError` `engine_unreachable` (502).
+        """
+        assert self._session is not None, "open() comes first"
+        out = CIMultiDict(headers)
+        if body is not None:
+            out.setdefault("Content-Type", "application/json")
+        out["Accept-Encoding"] = "identity"
+        if self._key:
+            out["Authorization"] = f"Bearer {self._key}"
+        for attempt in (1, 2):
+            try:
+                answer = await self._session.request(
+                    method,
+                    URL(self.url + path, encoded=True),
+                    data=body,
+                    headers=out,
+                    skip_auto_headers=_AUTO_HEADERS,
+                    allow_redirects=False,
+                )
+            except aiohttp.ServerDisconnectedError as error:
+                if attempt == 1:
+                    continue
+                raise self._unreachable(error) from error
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                raise self._unreachable(error) from error
+            self.healthy, self.reason = True, ""
+            return answer
+        raise AssertionError("unreachable")
+
+    def _unreachable(self, error: Exception) -> EngineError:
+        self.healthy, self.reason = False, f"{type(error).__name__}: {error}".rstrip(": ")
+        return EngineError(
+            "engine_unreachable",
+            f"The engine at {self.url} did not answer ({self.reason}).",
+            hint="Check that it runs and that Treering can reach it; `treering doctor` says more.",
+        )
+
+    async def read_json(self, path: str) -> Any:
+        """GET a small JSON document from the engine.
+
+        Raises `EngineError`: `engine_unreachable`, `engine_refused` (a status of 400 or more) or `engine_garbled`.
+        """
+        try:
+            async with asyncio.timeout(IDENTITY_TIMEOUT_S):
+                answer = await self.send("GET", path)
+                async with answer:
+                    body = await answer.read()
+        except (TimeoutError, aiohttp.ClientError) as error:
+            raise self._unreachable(error) from error
+        if answer.status >= 400:
+            raise EngineError(
+                "engine_refused",
+                f"The engine at {self.url} answered GET {path} with {answer.status}.",
+                hint="A 401 or 403 means that the engine wants a key: --engine-key-file."
+                if answer.status in (401, 403)
+                else "Is it an OpenAI-compatible engine, and is the address its root?",
+            )
+        try:
+            return msgspec.json.decode(body)
+        except msgspec.DecodeError as error:
+            raise EngineError(
+                "engine_garbled",
+                f"The engine at {self.url} answered GET {path} with something that is not JSON.",
+                hint="Another program may be listening on that port.",
+            ) from error
+
+    async def identify(self) -> Identity:
+        """Ask the engine who it is (`/v1/models`, `/version`) and keep the answer. Raises `EngineError`."""
+        listed = await self.read_json("/v1/models")
+        cards = listed.get("data") if isinstance(listed, dict) else None
+        if not isinstance(cards, list):
+            raise EngineError(
+                "engine_garbled",
+                f"The engine at {self.url} gave no list of models.",
+                hint="Is it an OpenAI-compatible engine, and is the address its root?",
+            )
+        cards = [card for card in cards if isinstance(card, dict) and isinstance(card.get("id"), str)]
+        length = cards[0].get("max_model_len") if cards else None
+        try:
+            told = await self.read_json("/version")
+            version = told.get("version") if isinstance(told, dict) else None
+        except EngineError:
+            version = None
+        self.identity = Identity(
+            kind=self.adapter.kind,
+            url=self.url,
+            version=version if isinstance(version, str) else None,
+            models=tuple(card["id"] for card in cards),
+            max_model_len=length if isinstance(length, int) else None,
+        )
+        return self.identity
+
+    async def check(self) -> bool:
+        """Ask the engine's `/health` and note the outcome; never raises."""
+        try:
+            async with asyncio.timeout(IDENTITY_TIMEOUT_S):
+                async with await self.send("GET", "/health") as answer:
+                    status = answer.status
+        except (EngineError, TimeoutError, aiohttp.ClientError) as error:
+            self.healthy, self.reason = False, str(error) or type(error).__name__
+        else:
+            # Engines without that route answer 404, which is an answer.
+            self.healthy = status < 500
+            self.reason = "" if self.healthy else f"GET /health answered {status}"
+        return self.healthy
