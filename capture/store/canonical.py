@@ -1,0 +1,59 @@
+"""Canonical messages from the raw ones, each read once.
+
+A request repeats its messages, so the same bytes come again with every call. What `graph.messages` makes of them is
+kept by the digest of the bytes, least recently used out first. The writer fills it, the readers find it warm.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+import msgspec
+
+from graph.messages import from_chat
+from graph.records import Message
+
+KEPT_BYTES = 32 << 20
+"""Raw bytes of the messages that are kept: some hundred long conversations, or a few with images."""
+
+
+class Canonical:
+    """The canonical form of raw messages in the chat dialect, by digest; safe to use from several threads."""
+
+    def __init__(self, *, kept_bytes: int = KEPT_BYTES) -> None:
+        self._kept: OrderedDict[bytes, tuple[int, Message | None]] = OrderedDict()
+        self._room = kept_bytes
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Canonical {len(self._kept)} messages, room for {self._room} bytes>"
+
+    def known(self, name: bytes) -> bool:
+        """Tell whether the message with the digest `name` is kept (it may be gone by the next line)."""
+        return name in self._kept
+
+    def read(self, name: bytes, raw: bytes | None) -> Message | None:
+        """Return the canonical form of `raw`, whose digest is `name`; None if it has none.
+
+        `raw` may be None where `known` said so: raises `KeyError` if it has left meanwhile.
+        """
+        with self._lock:
+            found = self._kept.get(name)
+            if found is not None:
+                self._kept.move_to_end(name)
+                return found[1]
+        if raw is None:
+            raise KeyError(name)
+        try:
+            message = from_chat(msgspec.json.decode(raw))
+        except Exception:  # noqa: BLE001 - whatever an agent sent, its call must be written and read back
+            message = None
+        with self._lock:
+            if name not in self._kept:
+                self._kept[name] = (len(raw), message)
+                self._room -= len(raw)
+            while self._room < 0 and self._kept:
+                _, (size, _) = self._kept.popitem(last=False)
+                self._room += size
+        return message

@@ -1,0 +1,186 @@
+"""The stored format's ladder: one step a version, climbed in order, each in one transaction.
+
+Rules. A step is append-only: once released it is never edited, for files in the field have climbed it. It is SQL text
+alone, so that it doesn't change with the code around it. `PRAGMA user_version` is the rung a file stands on. A file
+from above the ladder is refused before anything is changed in it. docs/store.md says what each column holds.
+"""
+
+from __future__ import annotations
+
+import apsw
+
+from capture.errors import StoreError
+from capture.store import query
+from capture.store.base import FORMAT_VERSION
+
+APPLICATION_ID = 0x54524E47
+"""`PRAGMA application_id` of our files ("TRNG"), so that another program's database isn't taken for an empty store."""
+
+# 0 → 1. Small columns stand before large ones: SQLite reads a row up to the last column that is asked for, and large
+# values lie on pages of their own. Rows that belong to a rollout go with it (CASCADE); content, which rollouts share,
+# is swept by the one who deletes.
+_FIRST = """
+CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO counter VALUES ('created', 0), ('closed', 0);
+
+CREATE TABLE rollout (
+  key INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  version INTEGER NOT NULL,
+  created INTEGER NOT NULL UNIQUE,
+  closed INTEGER UNIQUE,
+  state TEXT NOT NULL,
+  "group" TEXT,
+  first_call_at TEXT,
+  last_call_at TEXT,
+  secret BLOB NOT NULL,
+  tools_secret BLOB NOT NULL,
+  record TEXT NOT NULL,
+  registration TEXT NOT NULL
+);
+CREATE UNIQUE INDEX rollout_secret ON rollout (secret);
+CREATE UNIQUE INDEX rollout_tools_secret ON rollout (tools_secret);
+CREATE INDEX rollout_group ON rollout ("group") WHERE "group" IS NOT NULL;
+
+CREATE TABLE label (
+  rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  name TEXT NOT NULL,
+  value TEXT NOT NULL,
+  PRIMARY KEY (rollout, name)
+) WITHOUT ROWID;
+CREATE INDEX label_value ON label (name, value, rollout);
+
+CREATE TABLE answer (
+  key BLOB PRIMARY KEY,
+  body TEXT NOT NULL,
+  until TEXT NOT NULL,
+  sealed BLOB NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE content (
+  key INTEGER PRIMARY KEY,
+  digest BLOB NOT NULL UNIQUE,
+  packed TEXT,
+  data BLOB NOT NULL
+);
+
+CREATE TABLE use (
+  rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  content INTEGER NOT NULL REFERENCES content,
+  PRIMARY KEY (rollout, content)
+) WITHOUT ROWID;
+CREATE INDEX use_content ON use (content, rollout);
+
+CREATE TABLE chain (
+  key INTEGER PRIMARY KEY,
+  rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  parent INTEGER,
+  content INTEGER NOT NULL,
+  digest BLOB NOT NULL
+);
+CREATE UNIQUE INDEX chain_digest ON chain (rollout, digest);
+
+CREATE TABLE call (
+  key INTEGER PRIMARY KEY,
+  rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  n INTEGER NOT NULL,
+  status TEXT NOT NULL,
+  delivered INTEGER,
+  arrived INTEGER NOT NULL,
+  ended INTEGER,
+  chain INTEGER,
+  messages INTEGER,
+  holder INTEGER,
+  shared INTEGER,
+  n_prompt INTEGER,
+  n_sampled INTEGER,
+  check_prompt INTEGER,
+  record TEXT NOT NULL,
+  logprobs BLOB,
+  sampled BLOB,
+  tail BLOB
+);
+CREATE UNIQUE INDEX call_n ON call (rollout, n);
+CREATE INDEX call_running ON call (rollout) WHERE status = 'running';
+
+CREATE TABLE spool (
+  rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  n INTEGER NOT NULL,
+  logprobs BLOB,
+  sampled BLOB,
+  PRIMARY KEY (rollout, n)
+);
+
+CREATE TABLE exchange (
+  rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  n INTEGER NOT NULL,
+  top_logprobs INTEGER,
+  undecoded INTEGER,
+  error TEXT,
+  deliveries TEXT NOT NULL DEFAULT '[]',
+  usage BLOB,
+  request BLOB NOT NULL,
+  sent BLOB,
+  reply BLOB,
+  PRIMARY KEY (rollout, n)
+);
+
+CREATE TABLE notice (
+  key INTEGER PRIMARY KEY,
+  rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  record TEXT NOT NULL
+);
+CREATE INDEX notice_rollout ON notice (rollout, key);
+
+CREATE TABLE probe (data BLOB NOT NULL);
+"""
+
+STEPS: tuple[str, ...] = (_FIRST,)
+"""`STEPS[i]` takes a file from version i to i + 1."""
+
+assert len(STEPS) == FORMAT_VERSION
+
+
+def version(db: apsw.Connection) -> int:
+    """Return the rung that a file stands on; 0 for an empty one.
+
+    Raises `StoreError`: `store_newer` for a file from above the ladder, `store_failed` for a database of another
+    program.
+    """
+    found = query.value(db, "PRAGMA user_version")
+    application = query.value(db, "PRAGMA application_id")
+    tables = query.value(db, "SELECT count(*) FROM sqlite_schema")
+    if application != APPLICATION_ID and (tables or found or application):
+        raise StoreError(
+            "store_failed",
+            f"{db.filename} is a database of another program",
+            hint="give --store the path of a Treering store, or of a file that doesn't exist yet",
+        )
+    if found > FORMAT_VERSION:
+        raise StoreError(
+            "store_newer",
+            f"{db.filename} was written by a newer Treering: its format is {found}, this one reads up to "
+            f"{FORMAT_VERSION}",
+            hint="update Treering, or give --store another path",
+        )
+    return int(found)
+
+
+def climb(db: apsw.Connection) -> int:
+    """Bring a file to the newest version, one committed step at a time; return the version that it had.
+
+    Raises `StoreError` as `version` does, before anything is changed.
+    """
+    found = version(db)
+    for rung, step in enumerate(STEPS[found:], start=found + 1):
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            db.execute(step)
+            db.execute(f"PRAGMA user_version = {rung}")
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+        db.execute("COMMIT")
+    return found

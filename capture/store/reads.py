@@ -1,0 +1,286 @@
+"""What each read takes from the file: functions of a read-only connection.
+
+`calls` puts prompts together. A prompt is stored as the first `shared` ids of another call's prompt and sampled ids,
+then a tail; that call's prompt may be stored likewise. A wanted prompt is filled from its end: its own tail, then,
+walking up, what each holder adds below the mark that is still open, until a holder is stored whole or was put together
+in the same pass. So each prompt costs its length and the holders above the nearest one known, in whatever order they
+come, and no holder outside the page is ever put together.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, NamedTuple
+
+import apsw
+import msgspec
+import numpy as np
+
+from capture.errors import ClientError, StoreError
+from capture.store import contents, query, rows
+from capture.store.base import Entry, Exchange, Page, Query
+from capture.store.canonical import Canonical
+from graph.records import Call, IntArray, Message, Notice
+
+
+def get(db: apsw.Connection, rollout: str) -> Entry | None:
+    """Return a rollout's entry."""
+    row = query.first(db, rows.SELECT_ENTRY + " WHERE id = ?", (rollout,))
+    return None if row is None else rows.entry(row)
+
+
+def by_secret(db: apsw.Connection, digest: bytes) -> tuple[Entry, Literal["agent", "tools"]] | None:
+    """Return the rollout with a secret of that digest, and whose secret it is."""
+    row = query.first(db, rows.SELECT_ENTRY + " WHERE secret = ?", (digest,))
+    if row is not None:
+        return rows.entry(row), "agent"
+    row = query.first(db, rows.SELECT_ENTRY + " WHERE tools_secret = ?", (digest,))
+    return None if row is None else (rows.entry(row), "tools")
+
+
+def page(db: apsw.Connection, asked: Query) -> Page:
+    """Return a page of rollouts. A cursor is the order's first letters and the place of the last entry seen."""
+    order = asked.order
+    after = _place(asked)
+    # `order` is one of two literals; all else is bound.
+    where, bindings = [f"{order} > ?"], [after]
+    if asked.state is not None:
+        where.append("state = ?")
+        bindings.append(asked.state)
+    if asked.group is not None:
+        where.append('"group" = ?')
+        bindings.append(asked.group)
+    for name, value in asked.labels.items():
+        where.append("EXISTS (SELECT 1 FROM label WHERE rollout = rollout.key AND name = ? AND value = ?)")
+        bindings += [name, value]
+    sql = f"{rows.SELECT_ENTRY} WHERE {' AND '.join(where)} ORDER BY {order} LIMIT ?"
+    found = query.every(db, sql, (*bindings, asked.limit + 1))
+    shown = found[: asked.limit]
+    last = shown[-1][("created", "closed").index(order)] if shown else after
+    return Page(
+        entries=tuple(rows.entry(row) for row in shown),
+        next=f"{order[:2]}{last}" if len(found) > len(shown) or order == "closed" else None,
+    )
+
+
+def _place(asked: Query) -> Any:
+    if asked.after is None:
+        return 0
+    order, place = asked.after[:2], asked.after[2:]
+    if order != asked.order[:2] or not (place.isascii() and place.isdigit() and len(place) < 19):
+        raise ClientError(
+            "bad_cursor",
+            f"{asked.after!r} is no cursor of order={asked.order}",
+            hint="pass the `next` of the page before, with the same order",
+            param="after",
+        )
+    return int(place)
+
+
+_COLUMN = {"sampled": "SELECT sampled FROM call WHERE key = ?", "tail": "SELECT tail FROM call WHERE key = ?"}
+
+
+class _Stored(NamedTuple):
+    """The columns by which a prompt is put together."""
+
+    key: int
+    holder: int | None
+    shared: int | None
+    n_prompt: int | None
+    n_sampled: int | None
+    check: int | None
+
+
+class Calls(NamedTuple):
+    """Some calls, and the numbers of those among them whose stored prompt couldn't be put together."""
+
+    calls: list[Call]
+    broken: tuple[int, ...]
+
+
+def calls(db: apsw.Connection, rollout: str, *, after: int, limit: int | None, canonical: Canonical) -> Calls:
+    """Return calls in order of `n`, prompts whole; a prompt that can't be is None, and its call is `broken`."""
+    row = query.first(db, "SELECT key FROM rollout WHERE id = ?", (rollout,))
+    if row is None:
+        return Calls([], ())
+    (key,) = row
+    found = query.every(
+        db,
+        "SELECT call.n, status, delivered, arrived, ended, chain, messages, record,"
+        " iif(spool.n IS NULL, call.logprobs, spool.logprobs), iif(spool.n IS NULL, call.sampled, spool.sampled)"
+        " FROM call LEFT JOIN spool ON spool.rollout = call.rollout AND spool.n = call.n"
+        " WHERE call.rollout = ? AND call.n > ? ORDER BY call.n LIMIT ?",
+        (key, after, -1 if limit is None else limit),
+    )
+    prompts = _Prompts(db, key)
+    messages = _Messages(db, key, canonical)
+    out = []
+    for n, status, delivered, arrived, ended, chain, own, record, logprobs, sampled in found:
+        call = rows.load(
+            record,
+            Call,
+            n=n,
+            status=status,
+            delivered=None if delivered is None else bool(delivered),
+            arrived=arrived,
+            ended=ended,
+        )
+        out.append(
+            msgspec.structs.replace(
+                call,
+                messages=rows.load_messages(contents.get(db, own)) if own is not None else messages.of(chain),
+                prompt_ids=prompts.of(n),
+                sampled_ids=rows.read_ints(sampled),
+                logprobs=rows.read_floats(logprobs),
+            )
+        )
+    return Calls(out, tuple(prompts.broken))
+
+
+class _Prompts:
+    """Puts the prompts of one rollout together, in one pass."""
+
+    def __init__(self, db: apsw.Connection, rollout: int) -> None:
+        self._db = db
+        self._stored = {
+            n: _Stored(*columns)
+            for n, *columns in query.every(
+                db,
+                "SELECT n, key, holder, shared, n_prompt, n_sampled, check_prompt FROM call WHERE rollout = ?",
+                (rollout,),
+            )
+        }
+        self._whole: dict[int, IntArray] = {}
+        self.broken: list[int] = []
+
+    def of(self, n: int) -> IntArray | None:
+        """Return a call's whole prompt; None where none is stored, or where it is broken."""
+        stored = self._stored[n]
+        if stored.n_prompt is None:
+            return None
+        prompt = np.empty(stored.n_prompt, dtype=np.int32)
+        if not self._fill(prompt, n) or rows.check(prompt.astype("<i4", copy=False).tobytes()) != stored.check:
+            self.broken.append(n)
+            return None
+        prompt.flags.writeable = False
+        self._whole[n] = prompt
+        return prompt
+
+    def _fill(self, prompt: IntArray, n: int) -> bool:
+        """Fill `prompt` with the prompt of call `n`, from its end; False when what it is made of isn't there."""
+        at: int | None = n
+        until = len(prompt)
+        seen: set[int] = set()
+        while until > 0:
+            stored = None if at is None else self._stored.get(at)
+            if at is None or stored is None or stored.n_prompt is None or at in seen:
+                return False
+            seen.add(at)
+            if until > stored.n_prompt:
+                # What of the holder's sampled ids lies below the mark.
+                if not self._copy(prompt, stored, "sampled", stored.n_prompt, until):
+                    return False
+                until = stored.n_prompt
+            whole = self._whole.get(at)
+            if whole is not None:
+                prompt[:until] = whole[:until]
+                return True
+            shared = stored.shared or 0
+            if until > shared:
+                if not self._copy(prompt, stored, "tail", shared, until):
+                    return False
+                until = shared
+            at = stored.holder
+        return True
+
+    def _copy(
+        self, prompt: IntArray, stored: _Stored, column: Literal["sampled", "tail"], start: int, until: int
+    ) -> bool:
+        ids = rows.read_ints(query.value(self._db, _COLUMN[column], (stored.key,)))
+        if ids is None or len(ids) < until - start:
+            return False
+        prompt[start:until] = ids[: until - start]
+        return True
+
+
+class _Messages:
+    """Reads the canonical messages of one rollout's chains, each message once."""
+
+    def __init__(self, db: apsw.Connection, rollout: int, canonical: Canonical) -> None:
+        self._db = db
+        self._canonical = canonical
+        # Link → (link before, content's key and digest).
+        self._links: dict[int, tuple[int | None, int, bytes]] = {
+            link: (parent, content, name)
+            for link, parent, content, name in query.every(
+                db,
+                "SELECT chain.key, parent, content, content.digest FROM chain JOIN content ON content.key = content"
+                " WHERE rollout = ?",
+                (rollout,),
+            )
+        }
+        self._read: dict[int, Message] = {}
+        self._known: dict[int, tuple[Message, ...]] = {}
+
+    def of(self, last: int | None) -> tuple[Message, ...]:
+        """Return the messages of the chain that ends with the link `last`."""
+        new: list[Message] = []
+        link = last
+        while link is not None and link not in self._known:
+            parent, content, name = self._links[link]
+            new.append(self._message(content, name))
+            link = parent
+        out = (() if link is None else self._known[link]) + tuple(reversed(new))
+        if last is not None:
+            self._known[last] = out
+        return out
+
+    def _message(self, content: int, name: bytes) -> Message:
+        message = self._read.get(content)
+        if message is None:
+            try:
+                read = self._canonical.read(name, None)
+            except KeyError:
+                read = self._canonical.read(name, contents.get(self._db, content))
+            if read is None:
+                # The writer stores a chain for a call only if all of its messages could be read, so this is a change
+                # in what is read, and not to be passed over.
+                raise StoreError("store_failed", f"message {name.hex()} can't be read in canonical form any more")
+            message = self._read[content] = read
+        return message
+
+
+def exchange(db: apsw.Connection, rollout: str, n: int) -> Exchange | None:
+    """Return what passed in a call."""
+    row = query.first(
+        db,
+        "SELECT top_logprobs, undecoded, error, deliveries, usage, request, sent, reply"
+        " FROM exchange JOIN rollout ON rollout.key = exchange.rollout WHERE rollout.id = ? AND n = ?",
+        (rollout, n),
+    )
+    if row is None:
+        return None
+    top_logprobs, undecoded, error, deliveries, usage, request, sent, reply = row
+    return Exchange(
+        request=contents.get_body(db, request),
+        sent=None if sent is None else contents.get_body(db, sent, base=request),
+        reply=None if reply is None else contents.get_body(db, reply),
+        error=None if error is None else json.loads(error),
+        usage=usage,
+        top_logprobs=None if top_logprobs is None else contents.get(db, top_logprobs),
+        undecoded=None if undecoded is None else contents.get(db, undecoded),
+        deliveries=tuple(json.loads(deliveries)),
+    )
+
+
+def notices(db: apsw.Connection, rollout: str) -> list[Notice]:
+    """Return a rollout's notices in the order in which they came."""
+    return [
+        rows.load(record, Notice)
+        for (record,) in query.every(
+            db,
+            "SELECT notice.record FROM notice JOIN rollout ON rollout.key = notice.rollout"
+            " WHERE rollout.id = ? ORDER BY notice.key",
+            (rollout,),
+        )
+    ]

@@ -1,0 +1,283 @@
+"""The SQLite store: one file, one writer thread, readers with connections of their own.
+
+    loop ──▶ Writer (writes.py, in groups) ──▶ file ◀── two reader threads (reads.py, read-only)
+
+The loop never touches the file. A read first lets the writer try all that was handed over (`Writer.settle`), so it
+sees it; while the store is down it sees what is there. docs/store.md describes the stored format.
+
+Durability, by SQLite's `synchronous`: `process` (NORMAL) survives the death of the process, however sudden, and loses
+at most the last commits with the machine; `power` (FULL) syncs the log with each group; `none` (OFF) never syncs, and
+may leave a broken file when the machine dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import apsw
+
+from capture import clock
+from capture.errors import StoreError
+from capture.store import migrations, reads, writes
+from capture.store.base import Durability, Entry, Exchange, Page, Query, Record, Spool
+from capture.store.canonical import Canonical
+from capture.store.lock import Lock
+from capture.store.writer import Writer
+from graph.records import Call, Notice, Rollout
+
+T = TypeVar("T")
+
+READERS = 2
+"""Reader threads: a long read of calls shouldn't keep a secret from being looked up."""
+
+BUSY_MS = 5_000
+"""How long a statement waits for a person's `sqlite3` that holds the file."""
+
+LOG_BYTES = 64 << 20
+"""What the write-ahead log is cut back to when a checkpoint has emptied it after a burst."""
+
+_SYNCHRONOUS: dict[Durability, str] = {"process": "NORMAL", "power": "FULL", "none": "OFF"}
+_SUFFIXES = ("", "-wal", "-shm")
+_ROLLOUT_FIELDS = frozenset(Rollout.__struct_fields__)
+
+
+class SqliteStore:
+    """A `Store` in one SQLite file, which is made, mode 0600, if it isn't there."""
+
+    def __init__(self, path: Path, *, durability: Durability = "process", now: Callable[[], str] = clock.now) -> None:
+        self._path = path
+        self._durability: Durability = durability
+        self._now = now
+        self._canonical = Canonical()
+        self._lock = Lock(path)
+        self._writer = Writer(self._open_writer, where=str(path))
+        self._readers: ThreadPoolExecutor | None = None
+        self._reading = threading.local()
+        self._connections: list[apsw.Connection] = []
+        # Rollout and number of the calls that were running when the last process died; known after `open`.
+        self.recovered: tuple[tuple[str, int], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<SqliteStore {self._path} {self._durability} {self._writer!r}>"
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last write failed (a sentence), or None."""
+        return self._writer.failure
+
+    @property
+    def where(self) -> str:
+        """The store's address, for people."""
+        return f"sqlite:///{self._path}"
+
+    @property
+    def groups(self) -> int:
+        """Transactions committed since `open`."""
+        return self._writer.groups
+
+    async def open(self) -> None:
+        """Open or create the file; climb the migrations; end what was running when the last process died.
+
+        Raises `StoreError`: `store_newer` for a file from a newer Treering; `store_failed` for one that is in use,
+        isn't ours, or can't be opened; `store_full`.
+        """
+        await self._writer.start()
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="treering-store-reader")
+
+    async def close(self) -> None:
+        """Commit all that was handed over, and close; a second time does nothing.
+
+        Raises `StoreError` if something could not be committed; the store is closed all the same.
+        """
+        readers, self._readers = self._readers, None
+        try:
+            # The readers first: the last connection to close copies the log into the file, and they may not.
+            if readers is not None:
+                await self._writer.settle()
+        finally:
+            if readers is not None:
+                await asyncio.to_thread(readers.shutdown)
+                for db in self._connections:
+                    db.close()
+                self._connections.clear()
+            try:
+                await self._writer.stop()
+            finally:
+                self._lock.free()
+
+    def hold(self) -> None:
+        """Stop committing, for tests: what is handed over waits, and so do reads behind it."""
+        self._writer.hold()
+
+    def release(self) -> None:
+        """Commit again after `hold`."""
+        self._writer.release()
+
+    async def add(self, entries: Sequence[Entry], *, key: str | None = None, answer: bytes | None = None) -> None:
+        """Add rollouts, all or none; with `key` (Idempotency-Key, a space, body's digest) keep `answer` for an hour.
+
+        Raises `ClientError`: `id_taken` (409) naming the id; `idempotency_key_raced` (409) if the key was answered
+        since it was looked up; `idempotency_key_reused` (422) if that was for another body.
+        """
+        entries, now = tuple(entries), self._now()
+        await self._writer.run(lambda db: writes.add(db, entries, key=key, answer=answer, now=now))
+
+    async def answered(self, key: str, body: str) -> bytes | None:
+        """Return the answer kept under an Idempotency-Key, None for a new key.
+
+        Raises `ClientError` `idempotency_key_reused` (422) if `body` (a digest) differs.
+        """
+        now = self._now()
+        return await self._read(lambda db: writes.answered(db, key, body, now=now))
+
+    async def get(self, rollout: str) -> Entry | None:
+        """Return a rollout's entry, None if there is none such."""
+        return await self._read(lambda db: reads.get(db, rollout))
+
+    async def by_secret(self, digest: bytes) -> tuple[Entry, Literal["agent", "tools"]] | None:
+        """Return the rollout with a secret of that SHA-256, and whose secret it is."""
+        return await self._read(lambda db: reads.by_secret(db, digest))
+
+    async def page(self, query: Query) -> Page:
+        """Return a page of rollouts. Raises `ClientError` `bad_cursor` (400)."""
+        return await self._read(lambda db: reads.page(db, query))
+
+    async def change(self, rollout: str, changes: Mapping[str, Any]) -> Entry | None:
+        """Set fields of the stored `Rollout`; return the entry as changed, None if there is none such.
+
+        Raises `TypeError` for a name that is no field, or is its id.
+        """
+        changes, now = dict(changes), self._now()
+        if unknown := set(changes) - _ROLLOUT_FIELDS | ({"id"} & set(changes)):
+            raise TypeError(f"can't change {', '.join(sorted(unknown))} of a rollout")
+        entry: Entry | None = await self._writer.run(lambda db: writes.change(db, rollout, changes, now=now))
+        return entry
+
+    async def delete(self, rollout: str) -> bool:
+        """Remove a rollout, its calls, and the content that only it used; False if there is none such."""
+        return bool(await self._writer.run(lambda db: writes.delete(db, rollout)))
+
+    def begin(self, rollout: str, call: Call, request: bytes) -> None:
+        """Note that a call runs."""
+        self._writer.submit(lambda db: writes.begin(db, rollout, call, request, self._canonical))
+
+    def spool(self, rollout: str, n: int, spool: Spool) -> None:
+        """Keep what a running stream has brought so far."""
+        self._writer.submit(lambda db: writes.spool(db, rollout, n, spool))
+
+    async def finish(self, rollout: str, records: Sequence[Record]) -> None:
+        """Store an ended call, all choices at once, and return when it is committed."""
+        records = tuple(records)
+        await self._writer.run(lambda db: writes.finish(db, rollout, records, self._canonical))
+
+    def deliver(self, rollout: str, numbers: Sequence[int], *, delivered: bool, at: str) -> None:
+        """Add a delivery to calls, and mark them; kept and tried again while the store is down."""
+        numbers = tuple(numbers)
+        self._writer.submit(lambda db: writes.deliver(db, rollout, numbers, delivered=delivered, at=at), keep=True)
+
+    def notice(self, rollout: str, notice: Notice) -> None:
+        """Keep a notice; kept in memory and tried again while the store is down."""
+        self._writer.submit(lambda db: writes.notice(db, rollout, notice), keep=True)
+
+    async def calls(self, rollout: str, *, after: int = -1, limit: int | None = None) -> list[Call]:
+        """Return calls in order of `n`, prompts whole.
+
+        A prompt that can't be put together, since what it goes on from is missing or damaged, is None, and the notice
+        `capture_incomplete` names the call.
+        """
+        found = await self._read(
+            lambda db: reads.calls(db, rollout, after=after, limit=limit, canonical=self._canonical)
+        )
+        for n in found.broken:
+            lost = Notice(code="capture_incomplete", at=self._now(), calls=(n,), data={"reason": "prompt_lost"})
+            self._writer.submit(lambda db, lost=lost: writes.notice(db, rollout, lost, once=True), keep=True)  # type: ignore[misc]  # mypy can't infer a lambda with a default
+        return found.calls
+
+    async def exchange(self, rollout: str, n: int) -> Exchange | None:
+        """Return what passed in a call, None if there is none such."""
+        return await self._read(lambda db: reads.exchange(db, rollout, n))
+
+    async def notices(self, rollout: str) -> list[Notice]:
+        """Return a rollout's notices in the order in which they came."""
+        return await self._read(lambda db: reads.notices(db, rollout))
+
+    async def flush(self) -> None:
+        """Return when all that was handed over is committed; after a failure, try whether writes work again.
+
+        Raises `StoreError` while they don't.
+        """
+        await self._writer.flush()
+
+    async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
+        await self._writer.settle()
+        if self._readers is None:
+            raise StoreError("store_failed", f"{self._path} is closed")
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._reader, work)
+
+    def _reader(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Run a read on a reader thread: its own connection, one snapshot."""
+        try:
+            db: apsw.Connection | None = getattr(self._reading, "db", None)
+            if db is None:
+                db = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
+                db.set_busy_timeout(BUSY_MS)
+                db.execute("PRAGMA query_only = ON")
+                self._reading.db = db
+                self._connections.append(db)
+            db.execute("BEGIN")
+            try:
+                return work(db)
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+        except apsw.Error as error:
+            raise StoreError("store_failed", f"{self._path} can't be read: {error}") from error
+
+    def _open_writer(self) -> apsw.Connection:
+        """Lock, create and open the file, on the writer's thread."""
+        try:
+            self._lock.take()
+            try:
+                return self._connect()
+            except BaseException:
+                self._lock.free()
+                raise
+        except apsw.FullError as error:
+            raise StoreError("store_full", f"{self._path} can't be opened: the disk is full") from error
+        except (apsw.Error, OSError) as error:
+            raise StoreError(
+                "store_failed", f"{self._path} can't be opened: {error}", hint="is its folder there, and writable?"
+            ) from error
+
+    def _connect(self) -> apsw.Connection:
+        # SQLite gives the log and its index the mode of the file.
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        for suffix in _SUFFIXES:
+            beside = self._path.with_name(self._path.name + suffix)
+            if beside.exists():
+                beside.chmod(0o600)
+        db = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            db.set_busy_timeout(BUSY_MS)
+            fresh = migrations.version(db) == 0
+            if fresh:
+                # Only an empty file takes it; without it, space that is freed never leaves the file.
+                db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")
+            db.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+            db.execute("PRAGMA foreign_keys = ON")
+            migrations.climb(db)
+            db.execute("BEGIN IMMEDIATE")
+            self.recovered = tuple(writes.recover(db))
+            db.execute("COMMIT")
+        except BaseException:
+            db.close()
+            raise
+        return db

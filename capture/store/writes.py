@@ -1,0 +1,400 @@
+"""What each write does to the file: functions of a connection inside a transaction that the writer opened.
+
+Rules. A function may run twice (once in a group that was rolled back, once alone), so it keeps nothing outside the
+file. It raises `ClientError` only before its first change: the group then goes on without it. A write about a rollout
+that is gone does nothing, for it was deleted on purpose.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from hashlib import blake2b, shake_256
+from typing import Any
+
+import apsw
+import msgspec
+
+from capture import clock
+from capture.errors import ClientError
+from capture.store import bodies, contents, query, rows
+from capture.store.base import Delta, Entry, Exchange, Record, Spool
+from capture.store.canonical import Canonical
+from graph.records import Call, Notice
+
+ANSWER_KEPT = timedelta(hours=1)
+"""How long the answer to an Idempotency-Key is kept (CONTRACT: an hour)."""
+
+CRASHED = {"blame": "treering", "status": 503, "message": "Treering stopped while the call ran."}
+"""The error of a call that was running when its process died."""
+
+_BUMP = "UPDATE rollout SET version = version + 1 WHERE key = ?"
+
+
+def add(db: apsw.Connection, entries: Sequence[Entry], *, key: str | None, answer: bytes | None, now: str) -> None:
+    """Add rollouts, all or none, and keep the answer under its key. `key`: Idempotency-Key, a space, body's digest."""
+    idempotency, body = ("", "") if key is None else key.rsplit(" ", 1)
+    if key is not None and answered(db, idempotency, body, now=now) is not None:
+        raise ClientError(
+            "idempotency_key_raced",
+            "another request with this Idempotency-Key was answered meanwhile",
+            hint="send it again to get that answer",
+            status=409,
+        )
+    seen = set()
+    for entry in entries:
+        name = entry.rollout.id
+        if name in seen or _key(db, name) is not None:
+            raise ClientError("id_taken", f"a rollout with the id {name!r} is there already", status=409, param="id")
+        seen.add(name)
+    for entry in entries:
+        _add_one(db, entry)
+    if key is not None and answer is not None:
+        db.execute("DELETE FROM answer WHERE until <= ?", (now,))
+        until = clock.text(clock.parse(now) + ANSWER_KEPT)
+        db.execute(
+            "INSERT OR REPLACE INTO answer (key, body, until, sealed) VALUES (?, ?, ?, ?)",
+            (_lock_name(idempotency), body, until, _seal(idempotency, body, answer)),
+        )
+
+
+def answered(db: apsw.Connection, key: str, body: str, *, now: str) -> bytes | None:
+    """Return the answer kept under an Idempotency-Key, None for a new or expired one."""
+    row = query.first(db, "SELECT body, sealed FROM answer WHERE key = ? AND until > ?", (_lock_name(key), now))
+    if row is None:
+        return None
+    if row[0] != body:
+        raise ClientError(
+            "idempotency_key_reused",
+            "this Idempotency-Key came with another body before",
+            hint="use a new key for a new request",
+            status=422,
+        )
+    return _open(key, body, row[1])
+
+
+def change(db: apsw.Connection, rollout: str, changes: Mapping[str, Any], *, now: str) -> Entry | None:
+    """Set fields of the stored rollout; closing it takes its place in the order of closing."""
+    key = _key(db, rollout)
+    if key is None:
+        return None
+    old = _entry(db, key)
+    new = msgspec.structs.replace(old.rollout, **changes)
+    if new.state == "closed" and old.rollout.state == "open":
+        if new.closed_at is None:
+            new = msgspec.structs.replace(new, closed_at=now)
+        db.execute("UPDATE rollout SET closed = ? WHERE key = ?", (_next(db, "closed"), key))
+    elif new.state == "open" and old.rollout.state == "closed":
+        db.execute("UPDATE rollout SET closed = NULL WHERE key = ?", (key,))
+    db.execute(
+        'UPDATE rollout SET version = version + 1, state = ?, "group" = ?, first_call_at = ?, last_call_at = ?,'
+        " record = ? WHERE key = ?",
+        (new.state, new.group, new.first_call_at, new.last_call_at, rows.dump_rollout(new), key),
+    )
+    if new.labels != old.rollout.labels:
+        db.execute("DELETE FROM label WHERE rollout = ?", (key,))
+        _put_labels(db, key, new.labels)
+    # Read back, not handed back: a value that the record can't hold fails here, and the change with it.
+    return _entry(db, key)
+
+
+def delete(db: apsw.Connection, rollout: str) -> bool:
+    """Remove a rollout with all that is its own, then the content that nobody else uses."""
+    key = _key(db, rollout)
+    if key is None:
+        return False
+    used = [(content, content) for (content,) in query.every(db, "SELECT content FROM use WHERE rollout = ?", (key,))]
+    db.execute("DELETE FROM rollout WHERE key = ?", (key,))
+    db.executemany("DELETE FROM content WHERE key = ? AND NOT EXISTS (SELECT 1 FROM use WHERE use.content = ?)", used)
+    return True
+
+
+def begin(db: apsw.Connection, rollout: str, call: Call, request: bytes, canonical: Canonical) -> None:
+    """Note that a call runs, unless it is known already."""
+    key = _key(db, rollout)
+    if key is None or query.first(db, "SELECT 1 FROM call WHERE rollout = ? AND n = ?", (key, call.n)):
+        return
+    _put_call(db, key, call, Exchange(request=request), None, canonical)
+    _touch(db, key, [call])
+
+
+def spool(db: apsw.Connection, rollout: str, n: int, spool: Spool) -> None:
+    """Keep what a running call has brought so far; its prompt is written once, the rest anew each time."""
+    key = _key(db, rollout)
+    if key is None:
+        return
+    running = "SELECT n_prompt FROM call WHERE rollout = ? AND n = ? AND status = 'running'"
+    row = query.first(db, running, (key, n))
+    if row is None:
+        return
+    prompt = rows.ints(spool.prompt_ids)
+    if prompt is not None and row[0] is None:
+        db.execute(
+            "UPDATE call SET holder = NULL, shared = NULL, n_prompt = ?, check_prompt = ?, tail = ?"
+            " WHERE rollout = ? AND n = ?",
+            (len(prompt) // 4, rows.check(prompt), prompt, key, n),
+        )
+    db.execute(
+        "INSERT OR REPLACE INTO spool (rollout, n, logprobs, sampled) VALUES (?, ?, ?, ?)",
+        (key, n, rows.floats(spool.logprobs), rows.ints(spool.sampled_ids)),
+    )
+    db.execute(_BUMP, (key,))
+
+
+def finish(db: apsw.Connection, rollout: str, records: Sequence[Record], canonical: Canonical) -> None:
+    """Store an ended call, all choices at once."""
+    key = _key(db, rollout)
+    if key is None:
+        return
+    for record in records:
+        _put_call(db, key, record.call, record.exchange, record.delta, canonical)
+        db.execute("DELETE FROM spool WHERE rollout = ? AND n = ?", (key, record.call.n))
+    _touch(db, key, [record.call for record in records])
+
+
+def deliver(db: apsw.Connection, rollout: str, numbers: Sequence[int], *, delivered: bool, at: str) -> None:
+    """Add a delivery to calls; a call that reached its client once stays delivered."""
+    key = _key(db, rollout)
+    if key is None:
+        return
+    for n in numbers:
+        row = query.first(db, "SELECT deliveries FROM exchange WHERE rollout = ? AND n = ?", (key, n))
+        if row is None:
+            continue
+        deliveries = [*json.loads(row[0]), {"at": at, "complete": delivered}]
+        db.execute("UPDATE exchange SET deliveries = ? WHERE rollout = ? AND n = ?", (_json(deliveries), key, n))
+        db.execute(
+            "UPDATE call SET delivered = max(coalesce(delivered, 0), ?) WHERE rollout = ? AND n = ?",
+            (int(delivered), key, n),
+        )
+    db.execute(_BUMP, (key,))
+
+
+def notice(db: apsw.Connection, rollout: str, notice: Notice, *, once: bool = False) -> None:
+    """Keep a notice; with `once` not if one with its code and calls is there."""
+    key = _key(db, rollout)
+    if key is None:
+        return
+    if once:
+        for (record,) in query.every(db, "SELECT record FROM notice WHERE rollout = ?", (key,)):
+            known = rows.load(record, Notice)
+            if (known.code, known.calls) == (notice.code, notice.calls):
+                return
+    db.execute("INSERT INTO notice (rollout, record) VALUES (?, ?)", (key, rows.dump(notice)))
+    db.execute(_BUMP, (key,))
+
+
+def recover(db: apsw.Connection) -> list[tuple[str, int]]:
+    """End the calls that ran when the last process died, with what was spooled; return (rollout, n) of each."""
+    running = query.every(
+        db,
+        "SELECT rollout.key, rollout.id, call.n, spool.n IS NOT NULL, spool.logprobs, spool.sampled FROM call"
+        " JOIN rollout ON rollout.key = call.rollout"
+        " LEFT JOIN spool ON spool.rollout = call.rollout AND spool.n = call.n"
+        " WHERE call.status = 'running' ORDER BY rollout.key, call.n",
+    )
+    for key, _, n, spooled, logprobs, sampled in running:
+        last = "SELECT max(max(arrived, coalesce(ended, 0))) FROM call WHERE rollout = ?"
+        ended = 1 + query.value(db, last, (key,))
+        db.execute(
+            "UPDATE call SET status = 'aborted', delivered = NULL, ended = ? WHERE rollout = ? AND n = ?",
+            (ended, key, n),
+        )
+        if spooled:
+            db.execute(
+                "UPDATE call SET n_sampled = ?, logprobs = ?, sampled = ? WHERE rollout = ? AND n = ?",
+                (None if sampled is None else len(sampled) // 4, logprobs, sampled, key, n),
+            )
+        db.execute(
+            "UPDATE exchange SET error = coalesce(error, ?) WHERE rollout = ? AND n = ?", (_json(CRASHED), key, n)
+        )
+        db.execute(_BUMP, (key,))
+    db.execute("DELETE FROM spool")
+    db.execute("DELETE FROM probe")
+    return [(name, n) for _, name, n, *_ in running]
+
+
+def _key(db: apsw.Connection, rollout: str) -> int | None:
+    row = query.first(db, "SELECT key FROM rollout WHERE id = ?", (rollout,))
+    return None if row is None else int(row[0])
+
+
+def _entry(db: apsw.Connection, key: int) -> Entry:
+    row = query.first(db, rows.SELECT_ENTRY + " WHERE key = ?", (key,))
+    assert row is not None
+    return rows.entry(row)
+
+
+def _next(db: apsw.Connection, counter: str) -> int:
+    return int(query.value(db, "UPDATE counter SET value = value + 1 WHERE name = ? RETURNING value", (counter,)))
+
+
+def _add_one(db: apsw.Connection, entry: Entry) -> None:
+    rollout = entry.rollout
+    closed = _next(db, "closed") if rollout.state == "closed" else None
+    db.execute(
+        'INSERT INTO rollout (id, version, created, closed, state, "group", first_call_at, last_call_at, secret,'
+        " tools_secret, record, registration) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            rollout.id,
+            entry.version,
+            _next(db, "created"),
+            closed,
+            rollout.state,
+            rollout.group,
+            rollout.first_call_at,
+            rollout.last_call_at,
+            entry.secret,
+            entry.tools_secret,
+            rows.dump_rollout(rollout),
+            rows.dump(entry.registration),
+        ),
+    )
+    _put_labels(db, db.last_insert_rowid(), rollout.labels)
+
+
+def _put_labels(db: apsw.Connection, key: int, labels: Mapping[str, str]) -> None:
+    db.executemany(
+        "INSERT INTO label (rollout, name, value) VALUES (?, ?, ?)",
+        [(key, name, value) for name, value in labels.items()],
+    )
+
+
+def _touch(db: apsw.Connection, key: int, calls: Iterable[Call]) -> None:
+    """Bump the version, and stretch the rollout's first and last call over these."""
+    db.execute(_BUMP, (key,))
+    for at in {call.started_at for call in calls if call.started_at}:
+        db.execute(
+            "UPDATE rollout SET first_call_at = min(coalesce(first_call_at, ?1), ?1),"
+            " last_call_at = max(coalesce(last_call_at, ?1), ?1) WHERE key = ?2",
+            (at, key),
+        )
+
+
+def _put_call(
+    db: apsw.Connection, key: int, call: Call, exchange: Exchange, delta: Delta | None, canonical: Canonical
+) -> None:
+    request = contents.put_body(db, key, exchange.request)
+    chain, messages = _canonical_chain(db, key, call, request, canonical)
+    prompt = rows.ints(call.prompt_ids)
+    sampled = rows.ints(call.sampled_ids)
+    if prompt is None or (delta is not None and not _holds(db, key, call.n, delta, len(prompt) // 4)):
+        # A prompt whose holder never came to be is stored whole.
+        delta = None
+    tail = prompt if prompt is None or delta is None else prompt[4 * delta.shared :]
+    db.execute(
+        "INSERT INTO call (rollout, n, status, delivered, arrived, ended, chain, messages, holder, shared, n_prompt,"
+        " n_sampled, check_prompt, record, logprobs, sampled, tail)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (rollout, n) DO UPDATE SET status = excluded.status,"
+        " delivered = coalesce(excluded.delivered, delivered), arrived = excluded.arrived, ended = excluded.ended,"
+        " chain = excluded.chain, messages = excluded.messages, holder = excluded.holder, shared = excluded.shared,"
+        " n_prompt = excluded.n_prompt, n_sampled = excluded.n_sampled, check_prompt = excluded.check_prompt,"
+        " record = excluded.record, logprobs = excluded.logprobs, sampled = excluded.sampled, tail = excluded.tail",
+        (
+            key,
+            call.n,
+            call.status,
+            None if call.delivered is None else int(call.delivered),
+            call.arrived,
+            call.ended,
+            chain,
+            messages,
+            None if delta is None else delta.holder,
+            None if delta is None else delta.shared,
+            None if prompt is None else len(prompt) // 4,
+            None if sampled is None else len(sampled) // 4,
+            None if prompt is None else rows.check(prompt),
+            rows.dump_call(call),
+            rows.floats(call.logprobs),
+            sampled,
+            tail,
+        ),
+    )
+
+    def body(data: bytes | None, base: bodies.Fields | None = None) -> bytes | None:
+        return None if data is None else contents.put_body(db, key, data, base=base).stored
+
+    def content(data: bytes | None) -> int | None:
+        return None if data is None else contents.put(db, key, data)
+
+    db.execute(
+        "INSERT INTO exchange (rollout, n, top_logprobs, undecoded, error, deliveries, usage, request, sent, reply)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (rollout, n) DO UPDATE SET top_logprobs = excluded.top_logprobs,"
+        " undecoded = excluded.undecoded, error = excluded.error,"
+        " deliveries = CASE excluded.deliveries WHEN '[]' THEN deliveries ELSE excluded.deliveries END,"
+        " usage = excluded.usage, request = excluded.request, sent = excluded.sent, reply = excluded.reply",
+        (
+            key,
+            call.n,
+            content(exchange.top_logprobs),
+            content(exchange.undecoded),
+            None if exchange.error is None else _json(exchange.error),
+            _json(exchange.deliveries),
+            exchange.usage,
+            request.stored,
+            body(exchange.sent, request.fields),
+            body(exchange.reply),
+        ),
+    )
+
+
+def _holds(db: apsw.Connection, key: int, n: int, delta: Delta, length: int) -> bool:
+    """Tell whether a delta's holder is stored, ended, and long enough."""
+    ended = "SELECT n_prompt, coalesce(n_sampled, 0) FROM call WHERE rollout = ? AND n = ? AND status <> 'running'"
+    row = query.first(db, ended, (key, delta.holder))
+    if row is None or row[0] is None or delta.holder == n:
+        return False
+    return bool(0 <= delta.shared <= min(length, row[0] + row[1]))
+
+
+def _canonical_chain(
+    db: apsw.Connection, key: int, call: Call, request: contents.Body, canonical: Canonical
+) -> tuple[int | None, int | None]:
+    """Return the call's columns `chain` and `messages`: where its canonical messages are read from.
+
+    The chain is the request's `messages` where their canonical form is what the call says; messages that are the work
+    of a translation, or of a body that couldn't be taken apart, are stored in canonical form.
+    """
+    if not call.messages:
+        return None, None
+    last, elements = request.chains.get("messages", (None, []))
+    if len(elements) == len(call.messages):
+        read = (canonical.read(contents.digest(element), element) for element in elements)
+        if all(
+            found is not None and found.digest == message.digest
+            for found, message in zip(read, call.messages, strict=True)
+        ):
+            return last, None
+    return None, contents.put(db, key, rows.dump_messages(call.messages))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _lock_name(key: str) -> bytes:
+    return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16, person=b"treering answer").digest()
+
+
+def _seal(key: str, body: str, data: bytes) -> bytes:
+    """Seal an answer.
+
+    The answer of a registration holds the rollout's secrets, which are to be shown once and stored nowhere. So it is
+    XORed with SHAKE-256 of a nonce, the Idempotency-Key and the body's digest, and the key itself is kept as a digest
+    only: whoever reads the file without knowing the key (a UUID, as a rule) reads noise.
+    """
+    nonce = secrets.token_bytes(16)
+    return nonce + _veil(nonce, key, body, data)
+
+
+def _open(key: str, body: str, sealed: bytes) -> bytes:
+    return _veil(sealed[:16], key, body, sealed[16:])
+
+
+def _veil(nonce: bytes, key: str, body: str, data: bytes) -> bytes:
+    stream = shake_256(nonce + f"{key}\0{body}".encode("utf-8", "surrogatepass")).digest(len(data))
+    return (int.from_bytes(data) ^ int.from_bytes(stream)).to_bytes(len(data))
