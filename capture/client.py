@@ -114,16 +114,14 @@ def find_key(settings: Settings) -> str | None:
     """Return the admin key for a control plane of these settings, None if there is none to be found.
 
     From `admin_key_file`, else TREERING_ADMIN_KEY, else the file beside the store. Raises `UsageError` for a file
-    that was named and can't be read.
+    that can't be read or holds no key.
     """
     if settings.admin_key_file:
         return read_key(Path(settings.admin_key_file))
     if settings.admin_key:
         return settings.admin_key
-    try:
-        return read_key(key_path(settings.store))
-    except UsageError:
-        return None
+    beside = key_path(settings.store)
+    return read_key(beside) if beside.exists() else None
 
 
 def read_key(path: Path) -> str:

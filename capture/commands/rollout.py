@@ -26,14 +26,15 @@ LEVELS = ("info", "warn", "error")
 def new(given: Given) -> int:
     """Register a rollout, or a group of them."""
     asked = given.arguments
-    answer = _client(given).request("POST", "/rollouts", body=_registration(asked))
+    body = _registration(asked)
+    if asked["env"] and isinstance(body, dict) and ("n" in body or "rollouts" in body):
+        raise UsageError("--env prints one rollout's variables, and this registers several")
+    answer = _client(given).request("POST", "/rollouts", body=body)
     if asked["json"]:
         return _json(answer)
     told = msgspec.json.decode(answer)
     made = told.get("rollouts", [told])
     if asked["env"]:
-        if len(made) > 1:
-            raise UsageError("--env prints one rollout's variables, and several were registered")
         _out("\n".join(f"export {name}={shlex.quote(value)}" for name, value in made[0]["env"].items()))
         sys.stderr.write(f"rollout {made[0]['id']}\n")
         return 0

@@ -1,0 +1,338 @@
+"""The control plane's routes, thin: read the question, ask `rollouts` and `graph`, shape the answer.
+
+What a route may be asked stands in a table beside it; forms are `graph.view`'s, encodings `capture.answers`', and who
+may ask is `capture.guard`'s business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from capture import answers, guard
+from capture.errors import ClientError
+from capture.settings import parse_address
+from capture.store.base import Entry, Exchange, Query
+from capture.tasks import spawn
+from graph import sequences, view
+from graph.formats import native
+from graph.graph import Graph
+
+if TYPE_CHECKING:
+    from capture.app import Appliance
+
+T = TypeVar("T")
+
+MOST_ROLLOUTS = 1_000
+"""Of one page."""
+
+MOST_CALLS = 10_000
+"""Of one page of calls; long rollouts have hundreds."""
+
+_ROLES = ("main", "summary", "subagent", "auxiliary")
+_SEQUENCES: dict[str, answers.Reader] = {
+    "format": answers.one_of("native"),
+    "roles": answers.some_of(*_ROLES),
+    "drift": answers.one_of("split"),
+    "threshold": answers.whole(0, 2**31 - 1),
+    "constrained": answers.one_of("train"),
+    "aborted": answers.one_of("train"),
+}
+_LIST: dict[str, answers.Reader] = {
+    "state": answers.one_of("open", "closed"),
+    "group": answers.text,
+    "label": answers.label,
+    "order": answers.one_of("created", "closed"),
+    "after": answers.text,
+    "limit": answers.whole(1, MOST_ROLLOUTS),
+}
+_SHOW: dict[str, answers.Reader] = {
+    "wait": answers.one_of("closed", "idle"),
+    "idle_s": answers.seconds,
+    "timeout_s": answers.seconds,
+}
+_CALLS: dict[str, answers.Reader] = {
+    "after": answers.whole(-1, 2**31 - 1),
+    "limit": answers.whole(1, MOST_CALLS),
+    "ids": answers.flag,
+}
+
+
+def middlewares(appliance: Appliance) -> list[Middleware]:
+    """Return what every request of the control plane passes, outermost first."""
+    host, _ = parse_address(appliance.settings.admin_listen)
+    return [guard.errors(), guard.hosts(host), guard.admin_key(lambda: appliance.admin_key)]
+
+
+def routes(appliance: Appliance) -> list[web.RouteDef]:
+    """Return the control plane's routes."""
+    api = _Api(appliance)
+    return [
+        web.post("/rollouts", api.register),
+        web.get("/rollouts", api.list_),
+        web.get("/rollouts/{id}", api.show),
+        web.delete("/rollouts/{id}", api.delete),
+        web.get("/rollouts/{id}/graph", api.graph),
+        web.get("/rollouts/{id}/findings", api.findings),
+        web.get("/rollouts/{id}/sequences", api.sequences),
+        web.get("/rollouts/{id}/calls", api.calls),
+        web.get("/rollouts/{id}/calls/{n}", api.call),
+        web.post("/rollouts/{id}/close", api.close),
+        web.put("/rollouts/{id}/reward", api.reward),
+        web.get("/engines", api.engines),
+        web.get("/health", api.health),
+        web.get("/ready", api.ready),
+    ]
+
+
+class _Api:
+    def __init__(self, appliance: Appliance) -> None:
+        self._appliance = appliance
+
+    async def register(self, request: web.Request) -> web.StreamResponse:
+        answers.query(request, {})
+        body = await answers.body(request)
+        key = request.headers.get("Idempotency-Key")
+        if key is not None and not 0 < len(key) <= 255:
+            raise ClientError("invalid_idempotency_key", "An Idempotency-Key has 1 to 255 characters.", status=422)
+        made = await self._appliance.rollouts.register(body, key=key, digest=answers.digest(body))
+        if answers.wants_msgpack(request):
+            return answers.answer(request, msgspec.json.decode(made), status=201)
+        return answers.encoded(request, made, status=201)
+
+    async def list_(self, request: web.Request) -> web.StreamResponse:
+        asked = answers.query(request, _LIST, repeatable=("label",))
+        asked["labels"] = _labels(asked.pop("label", []))
+        page = await self._appliance.rollouts.page(Query(**asked))
+        shown = []
+        for entry in page.entries:
+            try:
+                shown.append(await self._rollout(entry))
+            except ClientError as error:
+                # Deleted since the page was read.
+                if error.status != 404:
+                    raise
+        return answers.answer(request, {"rollouts": shown, "next": page.next})
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["id"]
+        asked = answers.query(request, _SHOW)
+        if "wait" in asked:
+            came = await self._appliance.rollouts.wait(
+                name, until=asked["wait"], idle_s=asked.get("idle_s", 5.0), timeout_s=asked.get("timeout_s", 60.0)
+            )
+            if not came:
+                return web.Response(status=204)
+        elif asked:
+            raise ClientError(
+                "invalid_query",
+                f"Query parameter {min(asked)} goes with wait.",
+                hint="wait=closed or idle.",
+                status=422,
+            )
+        return answers.answer(request, await self._rollout(await self._appliance.rollouts.entry(name)))
+
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        answers.query(request, {})
+        await _to_the_end(self._appliance.rollouts.delete(request.match_info["id"]), "delete")
+        return web.Response(status=204)
+
+    async def graph(self, request: web.Request) -> web.StreamResponse:
+        answers.query(request, {})
+        return await self._shaped(request, await self._graph(request), view.graph_json)
+
+    async def findings(self, request: web.Request) -> web.StreamResponse:
+        answers.query(request, {})
+        graph = await self._graph(request)
+        return answers.answer(request, {"findings": view.findings_json(graph), "next": None})
+
+    async def sequences(self, request: web.Request) -> web.StreamResponse:
+        asked = answers.query(request, {**_SEQUENCES, "open": answers.flag})
+        opened = asked.pop("open", False)
+        graph = await self._graph(request)
+        if graph.rollout.state == "open" and not opened:
+            raise ClientError(
+                "rollout_open",
+                "This rollout is open: its sequences may still change.",
+                hint="Close it first, or ask with open=1.",
+                status=409,
+            )
+        options = _options(asked)
+        return await self._shaped(request, graph, lambda of: _cut(of, options))
+
+    async def calls(self, request: web.Request) -> web.StreamResponse:
+        asked = answers.query(request, _CALLS)
+        after, limit = asked.get("after", -1), asked.get("limit", 1_000)
+        graph = await self._graph(request)
+        numbers = [n for n in sorted(graph.forest.calls) if n > after]
+        more = str(numbers[limit - 1]) if len(numbers) > limit else None
+
+        def form(graph: Graph) -> dict[str, Any]:
+            shown = (
+                {**view.call_json(graph, n), **(_arrays(graph, n) if asked.get("ids") else {})} for n in numbers[:limit]
+            )
+            return {"calls": list(shown), "next": more}
+
+        return await self._shaped(request, graph, form)
+
+    async def call(self, request: web.Request) -> web.StreamResponse:
+        answers.query(request, {})
+        name, given = request.match_info["id"], request.match_info["n"]
+        graph = await self._graph(request)
+        n = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else -1
+        kept = graph.forest.calls.get(n)
+        if kept is None:
+            raise ClientError("call_not_found", "This rollout has no such call.", hint="GET …/calls.", status=404)
+        exchange = await self._appliance.store.exchange(name, n)
+        text = kept.reply.text if kept.reply is not None else None
+        return await self._shaped(request, graph, lambda of: _whole(of, n, text, exchange))
+
+    async def close(self, request: web.Request) -> web.StreamResponse:
+        answers.query(request, {})
+        body = await answers.body(request, fields=("wait_s", "reward", "sequences"))
+        wait_s = body.get("wait_s", 30.0)
+        if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s <= answers.MOST_SECONDS:
+            answers.invalid_body(f"`wait_s` must be a number of seconds from 0 to {answers.MOST_SECONDS:g}.")
+        # What can be wrong is looked at before the rollout is sealed.
+        options = _options(_asked_in(body["sequences"])) if body.get("sequences") is not None else None
+        reward = body.get("reward")
+        if isinstance(reward, bool) or not isinstance(reward, int | float | None):
+            answers.invalid_body("`reward` must be a number, or null for ungraded.")
+        name = request.match_info["id"]
+        entry = await _to_the_end(self._appliance.rollouts.close_rollout(name, wait_s=wait_s), "close")
+        if "reward" in body:
+            entry = await self._appliance.rollouts.reward(name, {"reward": reward})
+        form: dict[str, Any] = {"rollout": await self._rollout(entry), "sequences": None}
+        if options is not None:
+            graph = await self._appliance.rollouts.graph(name)
+            form["sequences"] = await asyncio.to_thread(_cut, graph, options)
+        return answers.answer(request, form)
+
+    async def reward(self, request: web.Request) -> web.StreamResponse:
+        answers.query(request, {})
+        body = await answers.body(request, fields=("reward", "per_call", "details", "force"))
+        if not body:
+            answers.invalid_body("Nothing to attach.", hint="Give reward (a number, or null), per_call or details.")
+        entry = await self._appliance.rollouts.reward(request.match_info["id"], body)
+        return answers.answer(request, await self._rollout(entry))
+
+    async def engines(self, request: web.Request) -> web.StreamResponse:
+        answers.query(request, {})
+        engine = self._appliance.engine
+        who = engine.identity
+        form = {
+            "name": engine.name,
+            "kind": engine.adapter.kind,
+            "url": engine.url,
+            "version": who.version if who else None,
+            "models": list(who.models) if who else [],
+            "max_model_len": who.max_model_len if who else None,
+            "tier": engine.tier,
+            "tier_reason": engine.tier_reason,
+            "logprobs_mode": engine.logprobs_mode,
+            "healthy": engine.healthy,
+            "reason": engine.reason or None,
+            "in_flight": engine.in_flight,
+        }
+        return answers.answer(request, {"engines": [form], "next": None})
+
+    async def health(self, request: web.Request) -> web.StreamResponse:
+        answers.query(request, {})
+        return answers.answer(request, {"ok": True, "nonce": self._appliance.nonce})
+
+    async def ready(self, request: web.Request) -> web.StreamResponse:
+        answers.query(request, {})
+        engine, store = self._appliance.engine, self._appliance.store
+        parts = {
+            "engine": {"ok": engine.healthy, "reason": engine.reason or None},
+            "store": {"ok": store.failure is None, "reason": store.failure},
+            "tunnel": {"ok": True, "reason": "no tunnel is set up"},
+        }
+        fine = all(part["ok"] for part in parts.values())
+        return answers.answer(request, {"ready": fine, **parts}, status=200 if fine else 503)
+
+    async def _graph(self, request: web.Request) -> Graph:
+        return await self._appliance.rollouts.graph(request.match_info["id"])
+
+    async def _rollout(self, entry: Entry) -> dict[str, Any]:
+        graph = await self._appliance.rollouts.graph(entry.rollout.id)
+        return view.rollout_json(graph.rollout, graph)
+
+    async def _shaped(self, request: web.Request, graph: Graph, shape: Callable[[Graph], Any]) -> web.StreamResponse:
+        """Shape and encode off the loop: a long rollout takes tens of milliseconds, and calls are relayed there."""
+        packed = answers.wants_msgpack(request)
+        body = await asyncio.to_thread(lambda: answers.encode(shape(graph), packed=packed))
+        return answers.encoded(request, body, packed=packed)
+
+
+def _arrays(graph: Graph, n: int) -> dict[str, Any]:
+    """Return a call's token arrays; absent where the engine gave none."""
+    forest = graph.forest
+    given = {
+        "prompt_ids": forest.prompt_ids(n),
+        "sampled_ids": forest.sampled_ids(n),
+        "logprobs": forest.calls[n].logprobs,
+    }
+    return {name: array for name, array in given.items() if array is not None}
+
+
+def _whole(graph: Graph, n: int, text: str | None, exchange: Exchange | None) -> dict[str, Any]:
+    """Return one call whole. A running call has no exchange yet."""
+    return {
+        **view.call_json(graph, n),
+        **_arrays(graph, n),
+        "top_logprobs": answers.passed(exchange.top_logprobs) if exchange else None,
+        "text": text,
+        "request": answers.passed(exchange.request) if exchange else None,
+        "sent": answers.passed(exchange.sent) if exchange else None,
+        "reply": answers.passed(exchange.reply) if exchange else None,
+        "error": exchange.error if exchange else None,
+        "usage": answers.passed(exchange.usage) if exchange else None,
+        "deliveries": list(exchange.deliveries) if exchange else [],
+        "routed_experts": None,
+        "sampling_mask": None,
+    }
+
+
+async def _to_the_end(work: Coroutine[Any, Any, T], name: str) -> T:
+    """Do work to its end although the caller hangs up: half a close would leave a rollout sealed and never closed."""
+    return await asyncio.shield(spawn(work, name=name))
+
+
+def _labels(pairs: list[tuple[str, str]]) -> dict[str, str]:
+    labels = dict(pairs)
+    if len(labels) < len(pairs):
+        raise ClientError(
+            "invalid_query", "One label is asked for with two values.", hint="No rollout has both.", status=422
+        )
+    return labels
+
+
+def _asked_in(body: Any) -> dict[str, Any]:
+    """Read a close's `sequences`: the same options as the query's, as JSON values. Raises `ClientError` 422."""
+    if not isinstance(body, Mapping):
+        answers.invalid_body("`sequences` must be a JSON object of options.")
+    asked = {}
+    for name, given in body.items():
+        reader = _SEQUENCES.get(name)
+        if reader is None:
+            answers.invalid_body(f"Unknown field sequences.{name}.", hint=f"Accepted: {', '.join(_SEQUENCES)}.")
+        text = ",".join(given) if isinstance(given, list) and all(isinstance(each, str) for each in given) else given
+        try:
+            asked[name] = reader(text if isinstance(text, str) else str(text))
+        except ValueError as error:
+            answers.invalid_body(f"`sequences.{name}` is {given!r:.80}; expected {error}.")
+    return asked
+
+
+def _options(asked: Mapping[str, Any]) -> sequences.Options:
+    return sequences.Options(**{name: value for name, value in asked.items() if name != "format"})
+
+
+def _cut(graph: Graph, options: sequences.Options) -> dict[str, Any]:
+    return native.to_json(sequences.cut(graph, options))

@@ -1,0 +1,153 @@
+"""Who may talk to the control plane: `Host`, `Origin`, the admin key; and the shape of every refusal.
+
+Rules, in order:
+1. `Host` must be a name of this listener: its own, a loopback name, or (listening on every interface) this machine's
+   name or an address. A page of someone else's site whose name was made to resolve to this machine (DNS rebinding)
+   carries that site's name here, and is refused before any key is looked at.
+2. `Origin`, where there is one, must be this very listener: browsers send it, and no other site's page has business
+   here.
+3. The admin key, compared in constant time, for every path but `/ready`, known or not: what exists is told to nobody
+   without it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from capture import answers
+from capture.errors import CaptureError, ClientError, TreeringError
+from capture.settings import is_loopback
+
+_log = logging.getLogger("treering")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+OPEN_PATHS = ("/ready",)
+"""Answered without a key: load balancers ask, and they hold none."""
+
+
+def errors() -> Middleware:
+    """Return the one place where an error of the control plane becomes an answer."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            response = await handler(request)
+        except TreeringError as error:
+            response = answers.failure(request, error)
+        except web.HTTPException as error:
+            response = answers.failure(request, _routing(request, error))
+        except Exception:  # noqa: BLE001 -- the edge: whatever it was is our fault, and the log alone says what
+            _log.exception("%s %s failed", request.method, request.path)
+            unexpected = CaptureError("internal", "Treering failed at this request.", hint="Its log says more.")
+            response = answers.failure(request, unexpected)
+        response.headers["Treering-Version"] = answers.VERSION
+        response.headers["Cache-Control"] = "no-store"
+        response.headers["Vary"] = "Accept, Accept-Encoding"
+        return response
+
+    return middleware
+
+
+def hosts(listen_host: str) -> Middleware:
+    """Return the check of `Host` and `Origin` for a listener on this host."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        host = request.headers.get("Host", "")
+        if not is_ours(host, listen_host):
+            raise ClientError(
+                "host_refused",
+                f"The control plane is not called {host[:80]!r}.",
+                hint="Ask by the address that it listens on (--admin-listen), or by 127.0.0.1.",
+                status=403,
+            )
+        origin = request.headers.get("Origin")
+        if origin is not None and not same_origin(origin, host):
+            raise ClientError(
+                "origin_refused",
+                f"Pages of {origin[:80]!r} may not use the control plane.",
+                hint="Programs send no Origin; browsers send the page's own.",
+                status=403,
+            )
+        return await handler(request)
+
+    return middleware
+
+
+def admin_key(key: Callable[[], str | None]) -> Middleware:
+    """Return the check of the admin key; `key` gives it, None when none is asked for."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        wanted = key()
+        if wanted is not None and request.path not in OPEN_PATHS:
+            scheme, _, shown = request.headers.get("Authorization", "").partition(" ")
+            given = shown.strip() if scheme.lower() == "bearer" else ""
+            # Bytes: compare_digest takes no text beyond ASCII, and a caller may send any.
+            if not hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode()):
+                raise ClientError(
+                    "unauthorized",
+                    "The admin key is wrong." if given else "This request shows no admin key.",
+                    hint="Send Authorization: Bearer with the key of --admin-key-file, TREERING_ADMIN_KEY, or the file "
+                    "beside the store.",
+                    status=401,
+                )
+        return await handler(request)
+
+    return middleware
+
+
+def is_ours(host: str, listen_host: str) -> bool:
+    """Say whether a `Host` header names a listener on `listen_host`; the port is not compared (forwarded ports)."""
+    try:
+        parts = urlsplit(f"//{host}")
+        name, _ = parts.hostname, parts.port
+    except ValueError:
+        return False
+    if not name or parts.username is not None or parts.path:
+        return False
+    if is_loopback(name) or name == listen_host.lower():
+        return True
+    if listen_host in ("0.0.0.0", "::"):  # noqa: S104 -- compared, not bound
+        # An address can't be rebound, a name can: of names only this machine's own.
+        return _is_address(name) or name == socket.gethostname().lower()
+    return False
+
+
+def same_origin(origin: str, host: str) -> bool:
+    """Say whether an `Origin` is the listener that was asked."""
+    scheme, separator, rest = origin.partition("://")
+    return bool(separator) and scheme in ("http", "https") and rest.lower() == host.lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _routing(request: web.Request, error: web.HTTPException) -> TreeringError:
+    if error.status == 405 and isinstance(error, web.HTTPMethodNotAllowed):
+        allowed = ", ".join(sorted(error.allowed_methods))
+        return ClientError(
+            "method_not_allowed", f"{request.method} is not taken here.", hint=f"Use {allowed}.", status=405
+        )
+    if error.status == 413:
+        return ClientError(
+            "body_too_large", "The body is too large.", hint="--max-body-mib sets the limit.", status=413
+        )
+    if error.status == 404:
+        return ClientError(
+            "not_found", f"There is nothing at {request.path[:200]}.", hint="docs/api.md lists the routes.", status=404
+        )
+    return ClientError("bad_request", error.reason or "The request can't be served.", status=error.status)
