@@ -235,4 +235,4 @@ def _convert(body: Any, where: str) -> New:
 
 
 def _invalid(message: str, *, hint: str = "The form of a registration stands in docs/api.md.") -> ClientError:
-    return ClientError("invalid_registration", message[:1].upper() + message[1:] + ".", hint=hint, status=422)
+    return ClientError("invalid_registration", f"The registration can't be taken: {message}.", hint=hint, status=422)

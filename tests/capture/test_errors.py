@@ -1,0 +1,26 @@
+"""Errors: blame, status, and what to do."""
+
+import pytest
+
+from capture.errors import CaptureError, ClientError, EngineError, StoreError, TreeringError, UsageError
+
+
+@pytest.mark.parametrize(
+    ("error", "blame", "status"),
+    [
+        (ClientError("c", "m"), "client", 400),
+        (EngineError("e", "m"), "engine", 502),
+        (CaptureError("x", "m"), "treering", 500),
+        (StoreError("store_full", "m"), "treering", 507),
+        (StoreError("store_failed", "m"), "treering", 503),
+        (UsageError("m"), "treering", 500),
+    ],
+)
+def test_blame_is_in_the_type(error: TreeringError, blame: str, status: int) -> None:
+    assert (error.blame, error.status, str(error)) == (blame, status, "m")
+
+
+def test_retry_after_is_whole_seconds_and_never_zero() -> None:
+    assert EngineError("e", "m", retry_after_s=0.2).headers() == {"Retry-After": "1"}
+    assert EngineError("e", "m", retry_after_s=2.1).headers() == {"Retry-After": "3"}
+    assert EngineError("e", "m").headers() == {}
