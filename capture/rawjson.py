@@ -20,11 +20,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _elements = msgspec.json.Decoder(list[msgspec.Raw])
+_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 _STRING = rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
 _NUMBER = rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
@@ -61,6 +63,37 @@ def elements(raw: bytes) -> list[bytes]:
         return [bytes(element) for element in _elements.decode(raw)]
     except (msgspec.DecodeError, RecursionError):
         return _scan_elements(raw)
+
+
+def objects(raw: bytes) -> list[dict[str, bytes]]:
+    """Return the fields of each object of a JSON list. Raises ValueError as `split` does."""
+    try:
+        return [{name: bytes(value) for name, value in fields.items()} for fields in _objects.decode(raw)]
+    except (msgspec.DecodeError, RecursionError):
+        return [split(element) for element in elements(raw)]
+
+
+def loads(raw: bytes) -> Any:
+    """Return a value decoded, NaN, 1e999 and half surrogate pairs included. Raises ValueError where even that fails."""
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    try:
+        return json.loads(raw)
+    except RecursionError as error:
+        raise ValueError("nested too deeply to be decoded") from error
+
+
+def mended(value: Any) -> Any:
+    """Return a decoded value that UTF-8 can hold: surrogate pairs are joined, each half pair becomes U+FFFD."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [mended(item) for item in value]
+    if isinstance(value, dict):
+        return {mended(name): mended(item) for name, item in value.items()}
+    return value
 
 
 def join(fields: Mapping[str, bytes]) -> bytes:

