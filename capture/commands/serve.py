@@ -1,0 +1,179 @@
+"""`treering serve` and `treering scripted`: start, say where, wait for a signal, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Protocol
+
+from capture import logs
+from capture.admission import PINNABLE
+from capture.app import Appliance
+from capture.cli import Given
+from capture.errors import UsageError
+from capture.registration import LIMITS
+from capture.scripted import ScriptedEngine, load_rules
+from capture.settings import Settings, key_path, nearest, parse_address, the_engine
+
+_log = logging.getLogger("treering")
+
+CLOSE_GRACE_S = 15.0
+"""Beyond `shutdown_timeout`, for records to be written; after it the process ends as after a kill -9, which loses no
+call that an agent saw end."""
+
+
+class Server(Protocol):
+    """What can be started and closed."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def serve(given: Given) -> int:
+    """Run the appliance until a signal."""
+    settings = given.settings
+    the_engine(settings)
+    check_defaults(settings)
+    stop_logs = logs.setup(settings.log_format, settings.log_level)
+    try:
+        return run(_serve(settings))
+    finally:
+        stop_logs()
+
+
+def scripted(given: Given) -> int:
+    """Run the scripted engine alone until a signal."""
+    asked = given.arguments
+    host, port = parse_address(asked["listen"])
+    rules = load_rules(Path(asked["rules"])) if asked["rules"] else None
+    return run(_scripted(rules, host, port, asked["pace"]))
+
+
+def check_defaults(settings: Settings) -> None:
+    """Check the names of pinned values and limits, which the table of settings doesn't know. Raises `UsageError`."""
+    for flag, given, known in (("--sampling", settings.sampling, PINNABLE), ("--limits", settings.limits, LIMITS)):
+        for name in given:
+            if name not in known:
+                raise UsageError(f"{flag}: unknown {name}{nearest(name, known)}", hint=f"known: {', '.join(known)}")
+
+
+def run(work: Coroutine[Any, Any, int]) -> int:
+    """Run `work` on a loop of the fastest kind that there is."""
+    with asyncio.Runner(loop_factory=_loop()) as runner:
+        return runner.run(work)
+
+
+def first_lines(appliance: Appliance) -> str:
+    """Return what a person needs to know first: where agents connect, what answers them, where it is kept."""
+    engine = appliance.engine
+    who = engine.identity
+    model = appliance.settings.model or (who.models[0] if who and who.models else "no model")
+    version = f" {who.version}" if who and who.version else ""
+    kind, _ = the_engine(appliance.settings)
+    key = "no admin key" if appliance.admin_key is None else _where_key(appliance.settings)
+    return (
+        f"agents   {appliance.data_url}/v1\n"
+        f"engine   {kind}{version} at {engine.url}, model {model}, tier {engine.tier}\n"
+        f"control  {appliance.control_url} ({key}), store {appliance.store.where}\n"
+    )
+
+
+def _where_key(settings: Settings) -> str:
+    if settings.admin_key_file:
+        return f"key in {settings.admin_key_file}"
+    return "key in TREERING_ADMIN_KEY" if settings.admin_key else f"key in {key_path(settings.store)}"
+
+
+async def until_signal(server: Server, *, started: Callable[[], None], close_s: float) -> int:
+    """Start a server, call `started`, wait for a signal, close within `close_s` seconds; return the exit code.
+
+    0 for SIGTERM, 130 for SIGINT. A signal during the start cancels it; a second one ends the process at once.
+    """
+    loop = asyncio.get_running_loop()
+    main = asyncio.current_task()
+    assert main is not None
+    came: asyncio.Future[int] = loop.create_future()
+    starting = True
+
+    def on(number: int) -> None:
+        if came.done():
+            os._exit(128 + number)
+        came.set_result(number)
+        if starting:
+            main.cancel()
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, on, each)
+    try:
+        try:
+            await server.start()
+        except asyncio.CancelledError:
+            if came.done():
+                return _code(came.result())
+            raise
+        starting = False
+        try:
+            started()
+            number = await came
+            _say("stopping; a second signal stops at once\n")
+            return _code(number)
+        finally:
+            try:
+                async with asyncio.timeout(close_s):
+                    await server.close()
+            except TimeoutError:
+                _log.warning("closing took longer than %g s and was given up", close_s)
+    finally:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(each)
+
+
+async def _serve(settings: Settings) -> int:
+    appliance = Appliance(settings)
+    # Each of the two listeners may take the whole of `shutdown_timeout`.
+    close_s = 2 * settings.shutdown_timeout + CLOSE_GRACE_S
+    return await until_signal(appliance, started=lambda: _say(first_lines(appliance)), close_s=close_s)
+
+
+class _Alone:
+    """The scripted engine as a server of its own."""
+
+    def __init__(self, engine: ScriptedEngine) -> None:
+        self._engine = engine
+        self.url = ""
+
+    async def start(self) -> None:
+        self.url = await self._engine.start()
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+
+async def _scripted(rules: Any, host: str, port: int, pace: float | None) -> int:
+    rest = {} if pace is None else {"pace": pace}
+    alone = _Alone(ScriptedEngine(rules, host=host, port=port, **rest))
+    return await until_signal(alone, started=lambda: _say(f"scripted engine on {alone.url}\n"), close_s=CLOSE_GRACE_S)
+
+
+def _code(number: int) -> int:
+    return 130 if number == signal.SIGINT else 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def _loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        # Absent on some platforms.
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,272 @@
+"""Checks of an installation: each a line with a level and what to do.
+
+Rules:
+- Nothing is changed: no store is made, no migration climbed, no key written; the engine is sent what the probe sends.
+- What is said is safe to paste: no key, no secret, and no name or password out of a URL.
+- A check that can't be made says so as a warning; it never passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import shutil
+import socket
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import apsw
+import msgspec
+
+from capture.client import is_private, read_key
+from capture.dialects.chat import Chat
+from capture.engines.vllm import Vllm
+from capture.errors import TreeringError, UsageError
+from capture.probe import probe
+from capture.settings import Settings, is_loopback, key_path, parse_address, store_path, the_engine
+from capture.store.base import FORMAT_VERSION
+from capture.upstream import Engine
+
+Level = Literal["ok", "warn", "fail"]
+
+ENGINE_S = 90.0
+"""For all that is asked of the engine: its identity, and the probe's tiny calls, the first of which may compile."""
+
+SPACE_WARN, SPACE_FAIL = 5 * 2**30, 256 * 2**20
+"""Bytes free where the store lies: a day of long rollouts is a few GiB; below the second, a full disk is near."""
+
+DESCRIPTORS = 4_096
+"""Two a call in flight (agent and engine), for two thousand at once."""
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """What one check found."""
+
+    name: str
+    level: Level
+    message: str
+    # What to do; empty where there is nothing to.
+    todo: str = ""
+
+
+async def examine(settings: Settings) -> list[Check]:
+    """Make all checks, in the order in which to mend what they find."""
+    checks = []
+    for check in (_keys, _exposure, _descriptors, _listeners, _store):
+        checks += check(settings)
+    return checks + await _engine(settings)
+
+
+def _ok(name: str, message: str) -> Check:
+    return Check(name=name, level="ok", message=message)
+
+
+def _warn(name: str, message: str, todo: str) -> Check:
+    return Check(name=name, level="warn", message=message, todo=todo)
+
+
+def _fail(name: str, message: str, todo: str) -> Check:
+    return Check(name=name, level="fail", message=message, todo=todo)
+
+
+def _keys(settings: Settings) -> list[Check]:
+    """Are the key files there, readable, and nobody else's to read?"""
+    files = [("admin key", Path(settings.admin_key_file))] if settings.admin_key_file else []
+    beside = key_path(settings.store)
+    if not files and not settings.admin_key and beside.exists():
+        files.append(("admin key", beside))
+    for item in settings.engine_key_file:
+        name, _, file = item.partition("=")
+        files.append((f"key of {name}", Path(file)))
+    checks = []
+    for name, path in files:
+        try:
+            read_key(path)
+            private = is_private(path)
+        except (UsageError, OSError) as error:
+            checks.append(_fail(name, str(error), "write the key into that file, readable by you alone"))
+            continue
+        if private:
+            checks.append(_ok(name, f"in {path}, private"))
+        else:
+            checks.append(_warn(name, f"others may read {path}", f"chmod 600 {path}"))
+    if not files and not settings.no_admin_key:
+        where = "in TREERING_ADMIN_KEY" if settings.admin_key else f"none yet; one is made at start, in {beside}"
+        checks.append(_ok("admin key", where))
+    return checks
+
+
+def _exposure(settings: Settings) -> list[Check]:
+    """What can be reached by whom?"""
+    checks = []
+    host, _ = parse_address(settings.admin_listen)
+    if settings.no_admin_key:
+        todo = "leave --no-admin-key out: every program on this machine can read and grade every rollout"
+        checks.append(_warn("control plane", "asks for no key (--no-admin-key)", todo))
+    elif is_loopback(host):
+        checks.append(_ok("control plane", f"on loopback ({settings.admin_listen}), with a key"))
+    else:
+        todo = "put TLS in front of it, or listen on 127.0.0.1 and forward the port"
+        checks.append(_warn("control plane", f"on {settings.admin_listen}: its key crosses the network in clear", todo))
+    host, _ = parse_address(settings.listen)
+    reach = (
+        "from this machine alone" if is_loopback(host) else "from other machines; each call needs a rollout's secret"
+    )
+    checks.append(_ok("data plane", f"on {settings.listen}: reached {reach}"))
+    if settings.allow_path:
+        paths = ", ".join(settings.allow_path)
+        todo = "allow only paths that don't sample: what an agent samples there is not captured"
+        checks.append(_warn("allowed paths", f"{paths}: relayed, not recorded", todo))
+    return checks
+
+
+def _descriptors(settings: Settings) -> list[Check]:
+    """How many connections may be open?"""
+    del settings
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    shown = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+    if soft == resource.RLIM_INFINITY or soft >= DESCRIPTORS:
+        return [
+            _ok(
+                "descriptors", f"{shown}, for about {'any number' if shown == 'unlimited' else soft // 2} calls at once"
+            )
+        ]
+    todo = f"ulimit -n {DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, 65_536)} before starting"
+    return [_warn("descriptors", f"{shown}: about {max(0, soft - 64) // 2} calls at once, then connections fail", todo)]
+
+
+def _listeners(settings: Settings) -> list[Check]:
+    """Are the two addresses free?"""
+    checks = []
+    for name, flag, address in (
+        ("agents' address", "--listen", settings.listen),
+        ("control address", "--admin-listen", settings.admin_listen),
+    ):
+        host, port = parse_address(address)
+        try:
+            _bind(host, port)
+        except OSError as error:
+            why = error.strerror or str(error)
+            checks.append(
+                _warn(name, f"{address}: {why}", f"if no Treering of yours runs there, choose another {flag}")
+            )
+        else:
+            checks.append(_ok(name, f"{address} is free"))
+    return checks
+
+
+def _bind(host: str, port: int) -> None:
+    family, kind, proto, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, proto) as probe_:
+        # As the listener itself does: a port whose last connections still linger is free.
+        probe_.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe_.bind(where)
+
+
+def _store(settings: Settings) -> list[Check]:
+    """Can the store be written, is there space, is it of a version that we know?"""
+    path = store_path(settings.store)
+    assert path is not None, "the settings take file stores only"
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        return [_fail("store", f"{folder} is no folder", f"mkdir -p {folder}")]
+    checks = []
+    # SQLite keeps its log beside the file, so the folder too must be writable.
+    if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        checks.append(_fail("store", f"{path} can't be written", f"give yourself write access to it and to {folder}"))
+    elif not path.exists():
+        checks.append(_ok("store", f"{path} will be made at start"))
+    else:
+        checks.append(_version(path))
+    free = shutil.disk_usage(folder).free
+    shown = f"{free / 2**30:,.1f} GiB free in {folder}"
+    if free < SPACE_WARN:
+        todo = "make room: with a full disk new calls get 507"
+        checks.append((_fail if free < SPACE_FAIL else _warn)("space", shown, todo))
+    else:
+        checks.append(_ok("space", shown))
+    return checks
+
+
+def _version(path: Path) -> Check:
+    try:
+        with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+            version = int(str(connection.pragma("user_version")))
+    except apsw.Error as error:
+        return _fail("store", f"{path} can't be read: {error}", "is it a store? name another with --store")
+    if version > FORMAT_VERSION:
+        message = f"{path} is of version {version}; this Treering knows up to {FORMAT_VERSION}"
+        return _fail("store", message, "update Treering")
+    older = f", brought to {FORMAT_VERSION} at start" if version < FORMAT_VERSION else ""
+    return _ok("store", f"{path}, version {version}{older}")
+
+
+async def _engine(settings: Settings) -> list[Check]:
+    """Is the engine there, is it the one expected, and what can it give?"""
+    try:
+        kind, where = the_engine(settings)
+    except UsageError as error:
+        return [_fail("engine", error.message, error.hint)]
+    if kind == "scripted":
+        if where and not Path(where).is_file():
+            return [_fail("engine", f"there is no file {where}", "name a file of rules, or leave it out")]
+        return [_ok("engine", "scripted: in this process, tier train")]
+    assert where is not None, "every other kind has a URL"
+    engine = None
+    try:
+        engine = Engine(Vllm(), where, key=_engine_key(settings, kind))
+        await engine.open()
+        async with asyncio.timeout(ENGINE_S):
+            return await _answers(engine, settings)
+    except TreeringError as error:
+        return [_fail("engine", clean(error.message, where), error.hint)]
+    except TimeoutError:
+        return [
+            _fail("engine", f"{clean(where, where)} took longer than {ENGINE_S:g} s", "look at its log and its load")
+        ]
+    finally:
+        if engine is not None:
+            await engine.close()
+
+
+async def _answers(engine: Engine, settings: Settings) -> list[Check]:
+    who = await engine.identify()
+    models = ", ".join(who.models) or "no model"
+    told = f"{engine.adapter.kind} {who.version or '(no version)'} at {clean(engine.url, engine.url)}, serving {models}"
+    if settings.model is not None and settings.model not in who.models:
+        todo = "is it the right engine? --model must be one that it serves"
+        return [_fail("engine", f"{told}; expected {settings.model}", todo)]
+    checks = [_ok("engine", told)]
+    verdict = await probe(engine, Chat(), logprobs_mode=settings.logprobs_mode)
+    wanted = settings.require_tier or engine.adapter.require_tier
+    shown = f"{verdict.tier}: {verdict.reason}"
+    if verdict.tier == "train" or wanted == "eval":
+        checks.append(_ok("tier", shown))
+    else:
+        checks.append(_fail("tier", shown, "serve a newer engine, or take text alone: --require-tier eval"))
+    if verdict.logprobs_mode == "unknown":
+        todo = "say it with --logprobs-mode, as the engine was started (vLLM's --logprobs-mode; raw by default)"
+        checks.append(_warn("logprobs", "the probe can't tell what they are of", todo))
+    else:
+        checks.append(_ok("logprobs", verdict.logprobs_mode))
+    return checks
+
+
+def _engine_key(settings: Settings, kind: str) -> str | None:
+    for item in settings.engine_key_file:
+        name, _, file = item.partition("=")
+        if name == kind:
+            return read_key(Path(file))
+    return None
+
+
+def clean(text: str, url: str) -> str:
+    """Take a URL's name and password out of a text that quotes it."""
+    parts = urlsplit(url)
+    if "@" not in parts.netloc:
+        return text
+    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return text.replace(url, bare).replace(parts.netloc, bare)
