@@ -109,6 +109,8 @@ class OpenCode:
     """A running `opencode serve`, its folders, and the calls that tests make on it."""
 
     url: str
+    # Of the process and of its group.
+    pid: int
     project: Path
     log: Path
     http: aiohttp.ClientSession
@@ -170,7 +172,7 @@ async def running(home: Path, **settings: Any) -> AsyncIterator[OpenCode]:
     try:
         url = await listening(process, log)
         async with aiohttp.ClientSession() as http:
-            yield OpenCode(url=url, project=project, log=log, http=http)
+            yield OpenCode(url=url, pid=process.pid, project=project, log=log, http=http)
     finally:
         await stop(process)
 
