@@ -1,0 +1,73 @@
+"""How do the calls hang together: drift, roots, forks, compactions?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from graph.drift import THRESHOLD
+from graph.finders.statements import make
+from graph.records import Drift, Finding
+from graph.roles import Judged
+
+PER_TURN = 3
+"""From so many single calls of main on, each a root: two may be a draw repeated; three are a habit."""
+
+
+def find(judged: Judged) -> Iterator[Finding]:
+    """Yield what links, forks and roots say."""
+    yield from _drift(judged)
+    yield from _roots(judged)
+    yield from _forks(judged)
+    forest = judged.forest
+    compactions = {n: link for n, link in forest.links.items() if link.kind == "compaction"}
+    if compactions:
+        yield make(
+            "compaction", compactions, carries=sorted({n for link in compactions.values() for n in link.carries})
+        )
+    discarded = forest.discarded
+    if discarded:
+        yield make("discarded_calls", discarded, tokens=sum(forest.n_sampled(n) or 0 for n in discarded))
+
+
+def _drift(judged: Judged) -> Iterator[Finding]:
+    links = judged.forest.links
+    drifts = {n: link.drift for n, link in sorted(links.items()) if link.drift is not None}
+    if drifts:
+        tokens = [drift.tokens for drift in drifts.values()]
+        mean = round(sum(tokens) / len(tokens), 3)
+        yield make("drift", drifts, tokens_mean=mean, tokens_max=max(tokens), causes=_causes(drifts.values()))
+    large = {n: drift for n, drift in drifts.items() if drift.tokens > THRESHOLD}
+    if large:
+        yield make("drift_over_threshold", large, threshold=THRESHOLD, causes=_causes(large.values()))
+
+    transitions = [n for n in judged.calls_of("main") if links[n].kind in {"exact", "drift"}]
+    breaks = [drifts[n] for n in transitions if n in drifts]
+    places = {drift.at for drift in breaks}
+    if len(breaks) == len(transitions) >= 2 and len(places) == 1 and all(drift.where == "prompt" for drift in breaks):
+        mean = round(sum(drift.tokens for drift in breaks) / len(breaks), 3)
+        yield make("volatile_prefix", transitions, at=breaks[0].at, tokens_mean=mean)
+
+
+def _causes(drifts: Iterable[Drift]) -> dict[str, int]:
+    return dict(sorted(Counter(drift.cause for drift in drifts).items()))
+
+
+def _roots(judged: Judged) -> Iterator[Finding]:
+    main = [found for found in judged.conversations if found.role == "main"]
+    if len(main) > 1:
+        yield make("multiple_roots", [found.root for found in main])
+    single = [found.root for found in main if len(found.calls) == 1]
+    if len(single) >= PER_TURN and len(single) == len(main):
+        yield make("per_turn_roots", single)
+
+
+def _forks(judged: Judged) -> Iterator[Finding]:
+    forks = judged.forest.forks
+    retried = [n for fork in forks if fork.kind == "retry" for n in fork.children]
+    if retried:
+        yield make("retries", retried)
+    kinds = Counter(fork.kind for fork in forks if fork.kind != "retry")
+    if kinds:
+        children = [n for fork in forks if fork.kind != "retry" for n in fork.children]
+        yield make("forks", children, forks=kinds.total(), resample=kinds["resample"], branch=kinds["branch"])

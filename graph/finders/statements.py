@@ -1,0 +1,71 @@
+"""Findings made from the table: code and data in, a levelled sentence out.
+
+A code that is no row of the table is an error where this project makes it; a notice with one (from a newer process that
+shares the store) is kept, at level info, with its data. Calls are sorted, so two findings that say the same are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from graph.findings import TABLE, Row
+from graph.records import Finding, Notice
+
+_ORDER = {code: place for place, code in enumerate(TABLE)}
+
+
+class _Lenient(dict[str, Any]):
+    # A notice's data comes from another process; a key that it lacks must not cost the graph.
+    def __missing__(self, key: str) -> str:
+        return "unknown"
+
+
+def make(code: str, calls: Iterable[int] = (), *, tier: str = "train", **data: Any) -> Finding:
+    """Return the finding of a code, its calls sorted, its level and message from the table.
+
+    Raises KeyError for a code that the table does not have.
+    """
+    return _fill(TABLE[code], calls, tier, data)
+
+
+def _fill(row: Row, calls: Iterable[int], tier: str, data: Mapping[str, Any]) -> Finding:
+    numbers = tuple(sorted(set(calls)))
+    words = {key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in data.items()}
+    level = row.eval_level if tier == "eval" and row.eval_level is not None else row.level
+    text = row.text.format_map(_Lenient(words, count=len(numbers)))
+    return Finding(code=row.code, level=level, calls=numbers, message=text, data=dict(data))
+
+
+def of_notices(notices: Iterable[Notice], *, tier: str = "train") -> list[Finding]:
+    """Return one finding for each code and data among the notices, with the calls of all that say the same."""
+    said: dict[tuple[str, bytes], tuple[set[int], dict[str, Any]]] = {}
+    for notice in notices:
+        key = notice.code, msgspec.json.encode(notice.data, order="deterministic")
+        said.setdefault(key, (set(), notice.data))[0].update(notice.calls)
+    found = []
+    for (code, _), (calls, data) in sorted(said.items()):
+        row = TABLE.get(code)
+        if row is None:
+            text = "Noted while capturing; this version has no more words for it."
+            row = Row(code=code, level="info", text=text, means="", do="")
+        found.append(_fill(row, calls, tier, data))
+    return found
+
+
+def in_order(found: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sort findings by the table's order, then by calls and data; codes of no row go last."""
+    unknown = len(_ORDER)
+    return tuple(
+        sorted(
+            found,
+            key=lambda finding: (
+                _ORDER.get(finding.code, unknown),
+                finding.code,
+                finding.calls,
+                msgspec.json.encode(finding.data, order="deterministic"),
+            ),
+        )
+    )

@@ -1,0 +1,55 @@
+"""Are the ids and logprobs there, and are they what they say?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from graph.eligibility import carried_calls, counts, invalid, reason
+from graph.finders.statements import make
+from graph.records import Finding
+from graph.roles import Judged
+
+NOISE = 1e-4
+"""A logprob this much above zero is rounding: float32 sums of a softmax over 150,000 tokens stray by less."""
+
+
+def find(judged: Judged) -> Iterator[Finding]:
+    """Yield nothing_trainable and what is wrong with ids, logprobs and counts."""
+    forest = judged.forest
+    tier = forest.rollout.tier
+    ended = [call for n, call in sorted(forest.calls.items()) if call.status in {"complete", "aborted"}]
+    whole = [call.n for call in ended if call.status == "complete"]
+
+    bare = [n for n in whole if forest.n_prompt(n) is None or forest.n_sampled(n) is None]
+    if bare:
+        yield make("no_token_ids", bare, tier=tier)
+    mute = [n for n in whole if n not in bare and forest.n_sampled(n) and forest.calls[n].logprobs is None]
+    if mute:
+        yield make("no_logprobs", mute, tier=tier)
+    differing = {call.n: found for call in ended if (found := counts(forest, call.n)) is not None}
+    if differing:
+        yield make("count_mismatch", differing, counts={str(n): found for n, found in differing.items()})
+    broken = {call.n: wrong for call in ended if (wrong := invalid(call))}
+    if broken:
+        yield make("invalid_logprobs", broken, tokens=sum(broken.values()))
+
+    positive: Counter[int] = Counter()
+    largest = 0.0
+    for call in ended:
+        if call.logprobs is not None and (above := call.logprobs[call.logprobs > NOISE]).size:
+            positive[call.n] = int(above.size)
+            finite = above[np.isfinite(above)]
+            largest = max(largest, float(finite.max()) if finite.size else largest)
+    if positive:
+        yield make("positive_logprob", positive, largest=largest, tokens=positive.total())
+
+    if forest.calls and forest.rollout.state == "closed":
+        carried = carried_calls(forest)
+        main = set(judged.calls_of("main"))
+        reasons = {n: reason(forest, n, carried) or ("role" if n not in main else None) for n in sorted(forest.calls)}
+        if None not in reasons.values():
+            numbers = Counter(found for found in reasons.values() if found is not None)
+            yield make("nothing_trainable", reasons, tier=tier, reasons=dict(sorted(numbers.items())))

@@ -1,0 +1,403 @@
+"""The one table of findings: every code, its level, what it means, and what to do about it.
+
+Rules:
+- A finding is a statement about one rollout; its message is the row's text, filled from the finding's data.
+- Levels: `error`, the rollout can't be used as it is; `warn`, look before you train on it; `info`, good to know.
+  In tier `eval`, where no tokens are expected, a row's `eval_level` counts.
+
+`graph.finders` has one file a family; each is a pure function of the forest with its roles. What only capture can know
+comes as a notice and becomes the finding of the same code. docs/findings.md is printed from this table.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from graph.records import Level
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One code of the table."""
+
+    code: str
+    level: Level
+    # What it says of a rollout, in a sentence; names in braces are keys of the finding's data, {count} its calls.
+    text: str
+    means: str
+    do: str
+    # Keys of the finding's data and what they hold.
+    data: tuple[tuple[str, str], ...] = ()
+    # Who says it: the graph reads it from the calls; capture sends it as a notice.
+    source: Literal["graph", "notice"] = "graph"
+    eval_level: Level | None = None
+
+
+def _rows(*rows: Row) -> dict[str, Row]:
+    return {row.code: row for row in rows}
+
+
+TABLE: dict[str, Row] = _rows(
+    # -- capture: was everything recorded? ---------------------------------------------------------------------------
+    Row(
+        code="no_calls",
+        level="error",
+        text="The rollout was closed without a model call.",
+        means="No request with this rollout's secret reached the data plane.",
+        do="See `near`: a lost tunnel, an engine that was down, calls with another secret. If it is empty, the agent "
+        "was started with another base URL or key, or never started.",
+        data=(("near", "codes of this rollout's notices that may explain it"),),
+    ),
+    Row(
+        code="capture_incomplete",
+        level="error",
+        text="Something of this rollout could not be recorded.",
+        means="The store failed while a call ran, or a reply could not be read; the agent got its answer all the same.",
+        do="Don't train on the rollout. See the store's health, and `--on-store-failure`.",
+        data=(("reason", "what is missing, where that is known"),),
+    ),
+    Row(
+        code="parent_lost",
+        level="warn",
+        text="{count} call(s) continue a call that was not recorded.",
+        means="Their prompts hold an assistant message that no recorded call produced, and the record is incomplete.",
+        do="They are roots, trained from their own sampled tokens on; the lost call's tokens are context.",
+    ),
+    Row(
+        code="unreadable_body",
+        level="warn",
+        text="{count} call(s) had a body that could not be decoded for the record.",
+        means="The body reached the other side as it came; the record lacks what is named.",
+        do="Find what writes such JSON (a bare NaN, a lone surrogate).",
+        data=(("missing", "what the record lacks"),),
+        source="notice",
+    ),
+    Row(
+        code="expired",
+        level="warn",
+        text="The rollout was closed because no call came within its time to live.",
+        means="`ttl_s` counts from the last call.",
+        do="Close rollouts when their agent ends, or register them with a longer `ttl_s`.",
+        source="notice",
+    ),
+    Row(
+        code="graded_without_calls",
+        level="error",
+        text="A reward was given to a rollout without a sampled call.",
+        means="The grade is of something that the policy did not do.",
+        do="Leave the rollout ungraded and find out why no call came.",
+        data=(("reward", "the reward given"),),
+    ),
+    Row(
+        code="unknown_secret_calls",
+        level="warn",
+        text="Calls with an unknown secret came while this rollout waited for its first.",
+        means="An agent may have been started with another rollout's key, or an old one.",
+        do="Compare the key in the agent's environment with the one that registration returned.",
+        data=(("calls", "how many"),),
+        source="notice",
+    ),
+    Row(
+        code="tunnel_lost",
+        level="error",
+        text="The tunnel that this rollout's agent used was lost.",
+        means="Calls after that moment could not arrive.",
+        do="Run the rollout again; new ones get the new address.",
+        data=(("url", "the address that was lost"),),
+        source="notice",
+    ),
+    Row(
+        code="secret_in_content",
+        level="warn",
+        text="{count} call(s) carry one of the rollout's secrets in message content.",
+        means="An agent printed its own key; content is stored as it came.",
+        do="Don't publish the rollout; the secret is void once it is closed.",
+        source="notice",
+    ),
+    # -- tokens: can they be trained on? -----------------------------------------------------------------------------
+    Row(
+        code="nothing_trainable",
+        level="error",
+        text="No token of this rollout can be trained on.",
+        means="No sampled token of a main conversation passes every condition; the export would be empty.",
+        do="See the reasons: each names why its calls are left out.",
+        data=(("reasons", "reason → number of calls"),),
+        eval_level="info",
+    ),
+    Row(
+        code="no_token_ids",
+        level="error",
+        text="{count} call(s) came without token ids.",
+        means="The engine's reply had no prompt ids or no sampled ids: nothing to train on, or to link by.",
+        do="Use an engine of tier train; a router in between may have dropped the fields.",
+        eval_level="info",
+    ),
+    Row(
+        code="no_logprobs",
+        level="error",
+        text="{count} call(s) came without logprobs.",
+        means="The ids are there, the probabilities of the sampled tokens are not.",
+        do="See that the engine allows logprobs (vLLM: `--max-logprobs`), and that no router drops them.",
+        eval_level="info",
+    ),
+    Row(
+        code="count_mismatch",
+        level="error",
+        text="{count} call(s) have counts that disagree.",
+        means="Ids, logprobs and the engine's usage don't have the same length; something was lost on the way.",
+        do="They are left out. A stream cut in a chunk, or an engine that drops ids while parsing, does this.",
+        data=(("counts", "call → ids, logprobs and usage as counted"),),
+    ),
+    Row(
+        code="invalid_logprobs",
+        level="error",
+        text="{count} call(s) have logprobs that are no probabilities.",
+        means="A logprob is missing, not a number, infinite, or clamped (vLLM writes -9999.0 for minus infinity).",
+        do="They are left out. A clamped one means that the token was cut from the distribution it was scored under.",
+        data=(("tokens", "how many such logprobs"),),
+    ),
+    Row(
+        code="positive_logprob",
+        level="warn",
+        text="{count} call(s) have a logprob above zero (largest: {largest}).",
+        means="A probability above one: numerical noise when tiny, another quantity when not.",
+        do="Compare with the engine's own scoring of the same ids.",
+        data=(("largest", "the largest logprob"), ("tokens", "how many")),
+    ),
+    Row(
+        code="token_out_of_vocabulary",
+        level="error",
+        text="{count} call(s) hold a token id outside the model's vocabulary.",
+        means="The ids are of another model or were damaged.",
+        do="See that the engine serves the model that the rollout names.",
+        source="notice",
+    ),
+    # -- links: how do the calls hang together? ----------------------------------------------------------------------
+    Row(
+        code="drift",
+        level="info",
+        text="{count} call(s) do not continue their parent's tokens exactly (at most {tokens_max} tokens).",
+        means="The prompt re-tokenises or drops something of the parent's prompt and reply; a training row ends there.",
+        do="Small drift at a turn's border is a property of the template. See the causes.",
+        data=(
+            ("tokens_mean", "over the calls that drift"),
+            ("tokens_max", "the largest"),
+            ("causes", "cause → number of calls"),
+        ),
+    ),
+    Row(
+        code="drift_over_threshold",
+        level="warn",
+        text="{count} call(s) drift by more than {threshold} tokens.",
+        means="A large part of the parent is not the prefix of the child.",
+        do="See cause and position: the setting of an agent or a template is often behind it.",
+        data=(("threshold", "in tokens"), ("causes", "cause → number of calls")),
+    ),
+    Row(
+        code="volatile_prefix",
+        level="warn",
+        text="Every continuation breaks at token {at}: the prompt's beginning changes from call to call.",
+        means="A header or a countdown in the system prompt; each call is a row of its own, and no prefix is cached.",
+        do="Turn it off in the agent (claude-code: CLAUDE_CODE_ATTRIBUTION_HEADER=0), or let the proxy cut the line.",
+        data=(("at", "token position of the break"), ("tokens_mean", "tokens lost a call")),
+    ),
+    Row(
+        code="per_turn_roots",
+        level="warn",
+        text="{count} calls of the main task are roots of their own.",
+        means="Each turn starts anew: no earlier reply stands in the next prompt.",
+        do="Normal for agents without a history. For others, see what the agent does to its messages.",
+    ),
+    Row(
+        code="multiple_roots",
+        level="info",
+        text="The main task has {count} roots.",
+        means="Several conversations begin with the same opening; all of them are main.",
+        do="Look at them when one was expected: an agent that starts over, or a lost parent.",
+    ),
+    Row(
+        code="compaction",
+        level="info",
+        text="{count} call(s) continue a conversation from a summary of it.",
+        means="The agent replaced its history by a summary; a new row begins there.",
+        do="Nothing. The summary's own tokens are trained when it was asked for inside the conversation.",
+        data=(("carries", "the calls whose text was carried over"),),
+    ),
+    Row(
+        code="forks",
+        level="info",
+        text="{forks} fork(s): {resample} resampled, {branch} branched.",
+        means="A prompt has several delivered replies, or a reply several continuations.",
+        do="Nothing. A shared prefix is trained once.",
+        data=(("forks", "how many"), ("resample", "of kind resample"), ("branch", "of kind branch")),
+    ),
+    Row(
+        code="retries",
+        level="info",
+        text="{count} call(s) are tries of requests that were sent again.",
+        means="The first try failed or was never delivered, and the same prompt was sent again.",
+        do="Nothing; many of them point at a time limit of the agent or an engine under load.",
+    ),
+    Row(
+        code="discarded_calls",
+        level="info",
+        text="{count} call(s) were discarded: nobody went on with them.",
+        means="Another branch from the same place went on.",
+        do="Nothing; their tokens are left out.",
+        data=(("tokens", "sampled tokens in them"),),
+    ),
+    # -- roles: what was each conversation for? ----------------------------------------------------------------------
+    Row(
+        code="auxiliary_calls",
+        level="info",
+        text="{count} call(s) served the agent itself, not the task.",
+        means="Titles, summaries with a root of their own, probes; not trained by default.",
+        do="Nothing. `roles=` takes them in.",
+        data=(("kinds", "kind → number of conversations"),),
+    ),
+    Row(
+        code="subagents",
+        level="info",
+        text="{conversations} conversation(s) were started by a tool call.",
+        means="The task's agent handed work to others; not trained by default.",
+        do="Nothing. `roles=main,subagent` takes them in.",
+        data=(("conversations", "how many"), ("parents", "the calls that started them")),
+    ),
+    Row(
+        code="ambiguous_main",
+        level="warn",
+        text="Which conversation is the main one was a tie, broken by {by}.",
+        means="Several conversations could be the task's; the data flow does not tell them apart.",
+        do="Register rollouts with their task's text, or overrule the verdict.",
+        data=(("by", "task, headers or size"), ("roots", "root calls of all candidates"), ("kept", "roots of main")),
+    ),
+    Row(
+        code="role_hint_disagrees",
+        level="warn",
+        text="{count} call(s) claim a role that the data flow contradicts.",
+        means="A header said one thing, what was read and where the reply went another; the header did not decide.",
+        do="See the conversation's evidence; overrule it on the control plane if the header was right.",
+        data=(("hinted", "role claimed"), ("judged", "role given"), ("conversation", "its number")),
+    ),
+    # -- sampling: are the logprobs those of the policy? -------------------------------------------------------------
+    Row(
+        code="sampling_unpinned",
+        level="info",
+        text="The rollout pins no temperature: the agent's value counts, or the engine's default where it sent none.",
+        means="{unseen} main call(s) went out without one, so what they were drawn with is not in the record.",
+        do="Pin `sampling` at registration.",
+        data=(("unseen", "main calls without a temperature"), ("asked", "values that the agent asked for")),
+    ),
+    Row(
+        code="sampling_truncates",
+        level="warn",
+        text="{count} call(s) were drawn from a truncated distribution.",
+        means="top_p, top_k or min_p cut tokens away; importance ratios are off unless the trainer repeats the cut.",
+        do="Pin top_p=1, top_k=-1, min_p=0.",
+        data=(("values", "parameter → values that cut"),),
+    ),
+    Row(
+        code="sampling_changed",
+        level="warn",
+        text="Sampling values changed between calls of the main conversation.",
+        means="The rollout's tokens come from different distributions.",
+        do="Pin `sampling` at registration.",
+        data=(("values", "parameter → values sent; null where unseen"),),
+    ),
+    Row(
+        code="constrained_sampling",
+        level="warn",
+        text="{count} call(s) were sampled under a constraint.",
+        means="A grammar, a forced tool, a bias or a token list changed the logits; a trainer can't rebuild that.",
+        do="They are context unless `constrained=train` says otherwise.",
+        data=(("fields", "the request's fields that constrain"),),
+    ),
+    Row(
+        code="logprob_mode_unknown",
+        level="warn",
+        text="Whether the engine's logprobs are raw or processed is not known.",
+        means="Raw ones are before temperature and cuts, processed ones after.",
+        do="Say it with `--logprobs-mode`, or use an engine that the probe can settle.",
+    ),
+    Row(
+        code="logprobs_not_of_sampler",
+        level="warn",
+        text="{count} call(s) have raw logprobs but were drawn from another distribution.",
+        means="The logprobs are before temperature, cuts and penalties; the tokens were drawn after them.",
+        do="Pin temperature=1 without cuts or penalties, or run the engine with processed logprobs.",
+        data=(("because", "parameter → values"),),
+    ),
+    # -- ends: how did calls and the rollout end? --------------------------------------------------------------------
+    Row(
+        code="truncated_reply",
+        level="warn",
+        text="{count} reply(ies) were cut by length.",
+        means="The engine stopped at the limit of output tokens; trained as far as they go, and flagged.",
+        do="Raise `max_output_tokens` or the engine's context length if this was not meant.",
+    ),
+    Row(
+        code="aborted_calls",
+        level="warn",
+        text="{count} call(s) broke off before their end.",
+        means="The agent hung up, or the engine stopped; what was sampled is kept and not trained.",
+        do="Time limits of the agent, pauses of the engine.",
+        data=(("used", "those whose partial reply was proved used by a later prompt"),),
+    ),
+    Row(
+        code="undelivered_calls",
+        level="warn",
+        text="{count} finished reply(ies) never reached the agent.",
+        means="The client had closed before the end; not trained.",
+        do="Time limits of the agent or of what stands between.",
+    ),
+    Row(
+        code="delivery_unknown",
+        level="warn",
+        text="{count} finished reply(ies) may not have reached the agent.",
+        means="The process died between the record and the mark of delivery, and no later call shows their use.",
+        do="They are left out.",
+    ),
+    Row(
+        code="engine_errors",
+        level="warn",
+        text="{count} call(s) ended in an error.",
+        means="The engine refused or failed; nothing of them is trained.",
+        do="See the calls' errors.",
+    ),
+    Row(
+        code="limit_stop",
+        level="warn",
+        text="The rollout was stopped by its limit {limit}.",
+        means="The agent got a last reply that ends its loop; it is no turn and not trained.",
+        do="Raise the limit if the task needs more.",
+        data=(("limit", "the limit's name"), ("at_call", "the first call that it stopped"), ("stops", "replies given")),
+    ),
+    # -- requests: what was done to them? ----------------------------------------------------------------------------
+    Row(
+        code="request_refused",
+        level="warn",
+        text="A request was refused: {reason}.",
+        means="It asked for something that this rollout may not do or that cannot be passed on.",
+        do="See the field; allow it at registration if it is meant.",
+        data=(("reason", "in words"), ("param", "the field, where it is one")),
+        source="notice",
+    ),
+    Row(
+        code="request_repaired",
+        level="info",
+        text="{count} request(s) were repaired: {repairs}.",
+        means="A change that the engine or its template needs was made and recorded with the call.",
+        do="Nothing.",
+        data=(("repairs", "names of the repairs"),),
+    ),
+    Row(
+        code="steering_removed",
+        level="info",
+        text="Fields that steer the engine were taken out: {fields}.",
+        means="They say where and when a reply is made, not what it may be, and the rollout does not allow them.",
+        do="Name them in `allow` at registration if they are meant.",
+        data=(("fields", "names of the fields"),),
+        source="notice",
+    ),
+)

@@ -1,0 +1,202 @@
+"""What each conversation read, and where its replies went: the facts that verdicts are made of.
+
+Rules:
+- A conversation is a tree of links, with the tries of its root that were given up for it.
+- Text is compared without the white space at its ends. A short text (under `CHARS` characters) stands in another only
+  as a whole line or a whole tag's content there, since it stands anywhere by chance; a longer one anywhere.
+- Order is `arrived` and `ended`. A conversation can only have been started by a reply that had ended before it arrived.
+
+Costs: each message is looked at once where it is new (a tool result behind the last assistant message of a request),
+so facts are linear in what the calls add, and not in what their prompts repeat.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from graph.forest import Forest
+from graph.messages import strings
+from graph.records import Call, Message
+
+CHARS = 16
+"""A text this long stands in another by more than chance (the same bound as a compaction's)."""
+
+_BORDER = re.compile(r"<[^<>]*>|\n")
+
+
+def stands(text: str, within: str) -> bool:
+    """Say whether a text stands in another, by more than chance."""
+    text, within = text.strip(), within.strip()
+    if not text or len(text) > len(within):
+        return False
+    if text == within:
+        return True
+    if len(text) >= CHARS:
+        return text in within
+    return text in within and any(part.strip() == text for part in _BORDER.split(within))
+
+
+def quotes(within: str, text: str) -> bool:
+    """Say whether a text quotes another: like `stands`, but a short one may be set off by anything that is no word."""
+    text = text.strip()
+    if stands(text, within):
+        return True
+    return bool(text) and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", within) is not None
+
+
+class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool call of a delivered reply."""
+
+    call: int
+    conversation: int
+    ended: int
+    id: str | None
+    # The strings among its arguments; the whole text where it isn't JSON.
+    values: tuple[str, ...]
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool result, where it was first sent."""
+
+    call: int
+    parent: int | None
+    conversation: int
+    arrived: int
+    id: str | None
+    text: str
+
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The facts of one conversation."""
+
+    n: int
+    root: int
+    calls: tuple[int, ...]
+    # Roots that were given up for `root`.
+    given_up: tuple[int, ...]
+    arrived: int
+    # Texts of the user messages before the first reply that was sampled, and the digest of the last of them.
+    opening: tuple[str, ...]
+    key: bytes
+    # Text and end of its latest reply.
+    final: str
+    final_ended: int | None
+    # Another request goes on from one of its replies; being carried by a compaction does not count.
+    goes_on: bool
+    uses_tools: bool
+    # Continuations of other conversations that carry its text.
+    carried_by: tuple[int, ...]
+    # Calls, and the characters of the longest prompt: what breaks the last tie.
+    size: tuple[int, int]
+
+    @property
+    def last(self) -> str:
+        """The last message of the opening."""
+        return self.opening[-1].strip() if self.opening else ""
+
+
+class Flows:
+    """The facts of all conversations, in the order of their roots' arrival."""
+
+    def __init__(self, forest: Forest) -> None:
+        self.forest = forest
+        self.flows: tuple[Flow, ...] = tuple(_flows(forest))
+        self.of: dict[int, int] = {n: flow.n for flow in self.flows for n in flow.calls}
+        self.uses: tuple[ToolUse, ...] = tuple(self._uses())
+        self.results: tuple[Result, ...] = tuple(self._results())
+
+    def _uses(self) -> Iterator[ToolUse]:
+        for n, conversation in sorted(self.of.items()):
+            call = self.forest.calls[n]
+            if call.reply is None or call.ended is None or self.forest.delivered(n) is False:
+                continue
+            for tool in call.reply.tool_calls:
+                yield ToolUse(
+                    call=n,
+                    conversation=conversation,
+                    ended=call.ended,
+                    id=tool.id,
+                    values=tuple(text.strip() for text in strings(tool.canonical)),
+                )
+
+    def _results(self) -> Iterator[Result]:
+        for n, conversation in sorted(self.of.items()):
+            call = self.forest.calls[n]
+            for message in reversed(call.messages):
+                if message.role == "assistant":
+                    break
+                if message.role == "tool":
+                    yield Result(
+                        call=n,
+                        parent=self.forest.links[n].parent,
+                        conversation=conversation,
+                        arrived=call.arrived,
+                        id=message.tool_call_id,
+                        text=message.text,
+                    )
+
+    def result_of(self, use: ToolUse, *, holding: str, after: int) -> Result | None:
+        """Return the first result of a tool call that arrived after a moment and holds a text."""
+        for result in self.results:
+            if result.conversation != use.conversation or result.arrived <= after:
+                continue
+            same = result.parent == use.call if use.id is None or result.id is None else result.id == use.id
+            if same and stands(holding, result.text):
+                return result
+        return None
+
+
+def _flows(forest: Forest) -> Iterator[Flow]:
+    kept_for = {root: _kept(forest, root) for root in forest.roots}
+    members: dict[int, set[int]] = {}
+    for tree, root in zip(forest.trees, forest.roots, strict=True):
+        members.setdefault(kept_for[root], set()).update(tree)
+    replies = {call.reply.digest for call in forest.calls.values() if call.reply is not None}
+    carried: dict[int, list[int]] = {}
+    for n, link in forest.links.items():
+        for source in link.carries:
+            carried.setdefault(source, []).append(n)
+    for n, root in enumerate(sorted(members, key=lambda root: forest.calls[root].arrived)):
+        calls = tuple(sorted(members[root]))
+        first = forest.calls[root]
+        opening = _opening(first, replies)
+        ended = [call for m in calls if (call := forest.calls[m]).status == "complete" and call.reply is not None]
+        last = max(ended, key=lambda call: call.ended or 0, default=None)
+        yield Flow(
+            n=n,
+            root=root,
+            calls=calls,
+            given_up=tuple(m for m in calls if m != root and forest.links[m].kind == "root"),
+            arrived=first.arrived,
+            opening=tuple(message.text for message in opening),
+            key=opening[-1].digest if opening else b"",
+            final=last.reply.text if last is not None and last.reply is not None else "",
+            final_ended=last.ended if last is not None else None,
+            goes_on=any(forest.links[m].kind in {"exact", "drift"} for m in calls),
+            uses_tools=any((reply := forest.calls[m].reply) is not None and reply.tool_calls for m in calls),
+            carried_by=tuple(sorted(by for m in calls for by in carried.get(m, ()) if by not in members[root])),
+            size=(len(calls), max(sum(len(message.text) for message in forest.calls[m].messages) for m in calls)),
+        )
+
+
+def _kept(forest: Forest, root: int) -> int:
+    """Return the root that a discarded one was given up for; itself for all others."""
+    if root not in forest.discarded or forest.children(root):
+        return root
+    for fork in forest.forks:
+        if fork.at is None and root in fork.children and fork.kept is not None:
+            return fork.kept
+    return root
+
+
+def _opening(call: Call, replies: set[bytes]) -> list[Message]:
+    opening = []
+    for message in call.messages:
+        if message.role == "assistant" and message.digest in replies:
+            break
+        if message.role == "user":
+            opening.append(message)
+    return opening

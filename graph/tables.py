@@ -1,0 +1,70 @@
+"""The tables that the documentation is printed from.
+
+`python -m graph.tables > docs/findings.md`; a test compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graph.eligibility import REASONS
+from graph.findings import TABLE, Row
+from graph.roles import RULES
+
+
+def document() -> str:
+    """Return docs/findings.md: findings, rules of evidence, reasons for leaving a call out."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield "# Findings, evidence, reasons"
+    yield ""
+    yield "Printed by `python -m graph.tables` from the tables in `graph/`; change those."
+    yield ""
+    yield "## Findings"
+    yield ""
+    yield "Statements about one rollout: `GET /rollouts/{id}/findings`. Level `error`: it can't be used as it is;"
+    yield "`warn`: look before you train on it; `info`: good to know. Of two levels, the second counts in tier `eval`."
+    for row in TABLE.values():
+        yield ""
+        yield from _finding(row)
+    yield ""
+    yield "## Evidence"
+    yield ""
+    yield "`conversations[].evidence[].rule`: why a conversation has its role."
+    yield ""
+    yield "| rule | says |"
+    yield "|---|---|"
+    for rule, says in RULES.items():
+        yield f"| `{rule}` | {says} |"
+    yield ""
+    yield "## Reasons"
+    yield ""
+    yield "`left_out[].reason`: why no row trains a call. The first that holds counts."
+    yield ""
+    yield "| reason | says |"
+    yield "|---|---|"
+    for reason, says in REASONS.items():
+        yield f"| `{reason}` | {says} |"
+
+
+def _finding(row: Row) -> Iterator[str]:
+    level = row.level if row.eval_level is None else f"{row.level}, {row.eval_level}"
+    yield f"### `{row.code}` ({level})"
+    yield ""
+    yield f"*{row.text}* {row.means}"
+    yield ""
+    yield f"What to do: {row.do}"
+    if row.data:
+        yield ""
+        yield "Data: " + "; ".join(f"`{key}`, {holds}" for key, holds in row.data) + "."
+    if row.source == "notice":
+        yield ""
+        yield "Noted while capturing."
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(document())

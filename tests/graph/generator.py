@@ -1,0 +1,550 @@
+"""Agent conversations, drawn: what would be recorded of a rollout, and what is true of it.
+
+A small world with agents (generators that ask, spawn and wait), an engine (a tokeniser and a template of its own)
+and a scheduler that draws which request arrives next and which reply ends next. It imports nothing of the graph but
+its records and the constructor of canonical messages, so what it says is true is known by construction and not found
+by the code under test.
+
+The shape is the demo's: a main loop with tools, a title call, subagents started by tool calls, a request that is sent
+again after a hang-up in mid-stream, a compaction in one of three styles. Texts, tool names, the template's habits, the
+agent's way of echoing, and the order of everything that may overlap are drawn. No call carries a header hint, the
+rollout has no task text, and titles, subagent prompts and tool arguments quote the task.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from hypothesis import strategies as st
+
+from graph.messages import from_chat
+from graph.records import Call, Message, Rollout
+
+Chat = dict[str, Any]
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+
+# -- the engine -------------------------------------------------------------------------------------------------------
+
+START, END, NEWLINE, THINK, UNTHINK, TOOL, UNTOOL = 1, 2, 3, 4, 5, 6, 7
+ROLES = {"system": 8, "user": 9, "assistant": 10, "tool": 11}
+PIECE = re.compile(r"\s?\w+|\s|[^\w\s]")
+
+
+def encode(text: str, *, fine: bool = False) -> list[int]:
+    """Ids of a text: words, or, `fine`, characters: the same text in ids that encoding it again does not give."""
+    pieces = list(text) if fine else PIECE.findall(text)
+    return [100 + zlib.crc32(piece.encode()) % 100_000 for piece in pieces]
+
+
+def body(message: Chat, *, thinking: bool, fine: bool = False) -> list[int]:
+    """Ids of one message between its header and its end."""
+    ids: list[int] = []
+    reasoning = message.get("reasoning_content") or ""
+    if thinking and reasoning:
+        ids += [THINK, *encode(reasoning, fine=fine), UNTHINK]
+    ids += encode(message.get("content") or "", fine=fine)
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        ids += [TOOL, *encode(function["name"] + " " + function["arguments"]), UNTOOL]
+    return ids
+
+
+def render(messages: list[Chat], tools: tuple[str, ...], stripping: str) -> list[int]:
+    """Ids of a prompt. `stripping` is what the template does to earlier reasoning: "never", "user" (it drops what
+    stands before the last user message, as Qwen3's does) or "always"."""
+    ids = [START, ROLES["system"], NEWLINE, *encode(" ".join(tools)), END, NEWLINE] if tools else []
+    users = [place for place, message in enumerate(messages) if message["role"] == "user"]
+    for place, message in enumerate(messages):
+        thinking = stripping == "never" or (stripping == "user" and place > users[-1])
+        ids += [START, ROLES[message["role"]], NEWLINE, *body(message, thinking=thinking), END, NEWLINE]
+    return [*ids, START, ROLES["assistant"], NEWLINE]
+
+
+# -- what is true -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Truth:
+    """What is true of one call."""
+
+    # Names the conversation; equal for all its calls.
+    conversation: str
+    role: str
+    kind: str | None
+    # exact and drift are told apart by comparing ids.
+    link: str
+    parent: int | None
+    # The call whose tool call started this conversation.
+    started_by: int | None = None
+    # The call's later try, for one whose agent hung up.
+    tried_again_by: int | None = None
+    carries: tuple[int, ...] = ()
+
+
+@dataclass
+class Story:
+    """A rollout as recorded, and the truth of it by call."""
+
+    rollout: Rollout
+    calls: tuple[Call, ...]
+    truth: dict[int, Truth]
+
+    def conversations(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for n, true in sorted(self.truth.items()):
+            found.setdefault(true.conversation, []).append(n)
+        return found
+
+    def __repr__(self) -> str:
+        lines = [f"Story of {len(self.calls)} calls"]
+        for call in self.calls:
+            true = self.truth[call.n]
+            last = call.messages[-1]
+            tools = [f"{tool.name}({tool.canonical})" for tool in call.reply.tool_calls] if call.reply else []
+            lines.append(
+                f"  {call.n} [{call.arrived}-{call.ended}] {call.status} {true.conversation} {true.link}<-{true.parent}"
+                f" | {last.role}: {last.text!r} -> {call.reply.text if call.reply else None!r} {tools}"
+            )
+        return "\n".join(lines)
+
+
+# -- the world --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Ask:
+    """A request that an agent makes, and the reply that the engine will give."""
+
+    conversation: str
+    role: str
+    kind: str | None
+    messages: list[Chat]
+    tools: tuple[str, ...]
+    reply: Chat
+    link: str
+    parent: int | None
+    started_by: int | None = None
+    carries: tuple[int, ...] = ()
+
+
+@dataclass
+class Fan:
+    """Agents that run at once; their results come back together, in order."""
+
+    threads: list[Thread]
+
+
+Thread = Generator[Ask | Fan, Any, str]
+"""An agent: asks and receives (call number, assistant message as it echoes it); returns its last reply's text."""
+
+
+@dataclass
+class Task:
+    thread: Thread
+    above: Task | None = None
+    place: int = 0
+    # The request that hasn't arrived, or the number of the call in flight.
+    ask: Ask | None = None
+    flying: int | None = None
+    hang_up: bool = False
+    waiting: int = 0
+    results: list[str] = field(default_factory=list)
+
+
+words = st.text("abcdefghijklmnopqrstuvwxyzäßñ漢字", min_size=1, max_size=8)
+names = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=10)
+
+
+class World:
+    """The scheduler, the engine's record, and the drawn habits of one rollout."""
+
+    def __init__(self, draw: Draw) -> None:
+        self.draw = draw
+        self.stripping: str = draw(st.sampled_from(["never", "user", "always"]))
+        self.thinks: bool = draw(st.booleans())
+        self.fine: bool = draw(st.booleans())
+        self.verbatim: bool = draw(st.booleans())
+        self.blank: Any = draw(st.sampled_from(["", None]))
+        self.asks_until_hang_up: int = draw(st.integers(0, 8))
+        self.calls: list[dict[str, Any]] = []
+        self.truth: dict[int, Truth] = {}
+        self.again: dict[int, int] = {}
+        self.clock = 0
+        self.unique = 0
+        self.tool_calls = 0
+
+    # texts
+
+    def text(self, least: int = 1, most: int = 5) -> str:
+        return " ".join(self.draw(st.lists(words, min_size=least, max_size=most)))
+
+    def own(self, least: int = 1, most: int = 5) -> str:
+        """A text that stands nowhere else by chance."""
+        self.unique += 1
+        return f"{self.text(least, most)} #{self.unique}#"
+
+    def quoting(self, quoted: str) -> str:
+        """A text of its own, which quotes another or does not."""
+        style = self.draw(st.sampled_from(["plain", "inside", "end", "quotes"]))
+        if style == "plain":
+            return self.own()
+        if style == "inside":
+            return f"{self.text()} {quoted} {self.own()}"
+        return f'{self.own()} "{quoted}"' if style == "quotes" else f"{self.own()}\n{quoted}"
+
+    # messages
+
+    def says(self, text: str = "", calls: list[tuple[str, dict[str, Any]]] | None = None) -> Chat:
+        reply: Chat = {"role": "assistant", "content": text}
+        if self.thinks and self.draw(st.booleans()):
+            reply["reasoning_content"] = self.text() + " "
+        if calls:
+            reply["tool_calls"] = []
+            for name, arguments in calls:
+                self.tool_calls += 1
+                spaced = self.draw(st.booleans())
+                spelled = json.dumps(arguments, separators=(" , ", " :  ") if spaced else None, ensure_ascii=spaced)
+                function = {"name": name, "arguments": spelled}
+                reply["tool_calls"].append({"id": f"call_{self.tool_calls}", "type": "function", "function": function})
+        return reply
+
+    def echo(self, reply: Chat) -> Chat:
+        """The assistant message as this agent sends it back."""
+        if self.verbatim:
+            return reply
+        echoed = dict(reply)
+        if echoed.get("reasoning_content"):
+            echoed["reasoning_content"] = echoed["reasoning_content"].strip()
+        if echoed.get("tool_calls"):
+            echoed["content"] = echoed["content"] or self.blank
+            echoed["tool_calls"] = [
+                call
+                | {
+                    "function": {
+                        "name": call["function"]["name"],
+                        "arguments": json.dumps(
+                            json.loads(call["function"]["arguments"]), separators=(",", ":"), ensure_ascii=False
+                        ),
+                    }
+                }
+                for call in echoed["tool_calls"]
+            ]
+        return echoed
+
+    # the engine's side
+
+    def arrive(self, ask: Ask) -> int:
+        n = len(self.calls)
+        prompt = render(ask.messages, ask.tools, self.stripping)
+        link = ask.link
+        if link == "next":
+            before = self.calls[ask.parent]["prompt"] + self.calls[ask.parent]["sampled"]
+            link = "exact" if prompt[: len(before)] == before else "drift"
+        raw = json.dumps([ask.messages, ask.tools], sort_keys=True).encode()
+        self.calls.append(
+            {"ask": ask, "arrived": self.clock, "prompt": prompt, "body": hashlib.sha256(raw).hexdigest()}
+        )
+        self.truth[n] = Truth(
+            ask.conversation, ask.role, ask.kind, link, ask.parent, started_by=ask.started_by, carries=ask.carries
+        )
+        return n
+
+    def end(self, n: int, *, hang_up: bool) -> None:
+        call = self.calls[n]
+        ids = [*body(call["ask"].reply, thinking=True, fine=self.fine), END]
+        reply = call["ask"].reply
+        if hang_up:
+            kept = self.draw(st.integers(0, len(ids) - 1))
+            ids = ids[:kept]
+            reply = {"role": "assistant", "content": (reply["content"] or "")[:kept]}
+        call |= {"ended": self.clock, "sampled": ids, "hang_up": hang_up, "reply": reply}
+
+    # the scheduler
+
+    def run(self, threads: list[Thread]) -> None:
+        tasks = [Task(thread) for thread in threads]
+        for task in list(tasks):
+            self.step(tasks, task, None)
+        while True:
+            live = [task for task in tasks if task.ask is not None]
+            if not live:
+                return
+            task = live[self.draw(st.integers(0, len(live) - 1))]
+            self.clock += 1
+            assert task.ask is not None
+            if task.flying is None:
+                self.asks_until_hang_up -= 1
+                task.hang_up = self.asks_until_hang_up == -1
+                task.flying = self.arrive(task.ask)
+                continue
+            n, task.flying = task.flying, None
+            self.end(n, hang_up=task.hang_up)
+            if task.hang_up:
+                # The same request goes out again, and this time the agent stays.
+                self.clock += 1
+                task.flying, task.hang_up = self.arrive(task.ask), False
+                self.truth[n].tried_again_by = task.flying
+                continue
+            reply, task.ask = task.ask.reply, None
+            self.step(tasks, task, (n, self.echo(reply)))
+
+    def step(self, tasks: list[Task], task: Task, value: Any) -> None:
+        try:
+            wanted = task.thread.send(value)
+        except StopIteration as stop:
+            above = task.above
+            if above is not None:
+                above.results[task.place] = stop.value
+                above.waiting -= 1
+                if above.waiting == 0:
+                    self.step(tasks, above, above.results)
+            return
+        if isinstance(wanted, Ask):
+            task.ask = wanted
+            return
+        task.results, task.waiting = [""] * len(wanted.threads), len(wanted.threads)
+        for place, thread in enumerate(wanted.threads):
+            child = Task(thread, above=task, place=place)
+            tasks.append(child)
+            self.step(tasks, child, None)
+
+    def recorded(self) -> tuple[Call, ...]:
+        return tuple(self._record(n, call) for n, call in enumerate(self.calls))
+
+    def _record(self, n: int, call: dict[str, Any]) -> Call:
+        ask: Ask = call["ask"]
+        sampled, reply = call["sampled"], call["reply"]
+        finish = "tool_calls" if reply.get("tool_calls") else "stop"
+        return Call(
+            n=n,
+            id=f"chatcmpl-{n}",
+            status="aborted" if call["hang_up"] else "complete",
+            delivered=not call["hang_up"],
+            arrived=call["arrived"],
+            ended=call["ended"],
+            streamed=True,
+            engine="vllm",
+            model_asked="m",
+            finish_reason=None if call["hang_up"] else finish,
+            messages=tuple(canonical(message) for message in ask.messages),
+            tools=hashlib.sha256(" ".join(ask.tools).encode()).hexdigest() if ask.tools else None,
+            tool_names=ask.tools,
+            reply=canonical(reply),
+            body=call["body"],
+            prompt_ids=np.array(call["prompt"], dtype=np.int32),
+            sampled_ids=np.array(sampled, dtype=np.int32),
+            logprobs=np.array([-0.01 * (1 + place % 97) for place in range(len(sampled))], dtype=np.float32),
+            usage_prompt=None if call["hang_up"] else len(call["prompt"]),
+            usage_sampled=None if call["hang_up"] else len(sampled),
+            sampling_sent={"temperature": 1.0},
+            started_at="2026-01-01T00:00:00.000Z",
+        )
+
+
+def canonical(chat: Chat) -> Message:
+    return from_chat(chat)
+
+
+# -- the agents -------------------------------------------------------------------------------------------------------
+
+Step = Literal["tool", "spawn", "compact"]
+
+
+class Loop:
+    """An agent's conversation: its messages, and the steps that it can take."""
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        name: str,
+        role: str,
+        opening: list[Chat],
+        tools: tuple[str, ...],
+        spawner: str | None,
+        task: str,
+        started_by: int | None = None,
+        depth: int = 0,
+    ) -> None:
+        self.world, self.name, self.role, self.tools, self.spawner = world, name, role, tools, spawner
+        self.opening, self.messages, self.task, self.depth = opening, list(opening), task, depth
+        self.started_by = started_by
+        self.link, self.parent, self.carries = "root", None, ()
+        self.summaries = 0
+
+    def ask(self, reply: Chat, *, extra: list[Chat] | None = None, tools: tuple[str, ...] | None = None) -> Ask:
+        return Ask(
+            conversation=self.name,
+            role=self.role,
+            kind=None,
+            messages=[*self.messages, *(extra or [])],
+            tools=self.tools if tools is None else tools,
+            reply=reply,
+            link=self.link,
+            parent=self.parent,
+            started_by=self.started_by,
+            carries=self.carries,
+        )
+
+    def turn(self, reply: Chat) -> Generator[Ask | Fan, Any, int]:
+        n, echoed = yield self.ask(reply)
+        self.messages.append(echoed)
+        self.link, self.parent, self.carries = "next", n, ()
+        return n
+
+    def results(self, texts: list[str]) -> None:
+        calls = self.messages[-1]["tool_calls"]
+        for call, text in zip(calls, texts, strict=True):
+            self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
+
+    def tool(self) -> Generator[Ask | Fan, Any, None]:
+        world, draw = self.world, self.world.draw
+        calls = []
+        for _ in range(draw(st.integers(1, 2))):
+            name = draw(st.sampled_from([tool for tool in self.tools if tool != self.spawner]))
+            argument = draw(st.sampled_from([self.task, world.text(), world.quoting(self.task)]))
+            calls.append((name, {draw(names): argument, "n": draw(st.integers(0, 99))}))
+        yield from self.turn(world.says(draw(st.sampled_from(["", world.text()])), calls))
+        self.results([draw(st.sampled_from([self.task, world.text()])) for _ in calls])
+
+    def spawn(self) -> Generator[Ask | Fan, Any, None]:
+        world, draw = self.world, self.world.draw
+        assert self.spawner is not None
+        prompts = [world.quoting(self.task) for _ in range(draw(st.integers(1, 2)))]
+        key = draw(names)
+        calls = [(self.spawner, {key: prompt, "z_description": world.text()}) for prompt in prompts]
+        n = yield from self.turn(world.says("", calls))
+        inner = tuple(tool for tool in self.tools if tool != self.spawner)
+        same_system = draw(st.booleans())
+        children = []
+        for place, prompt in enumerate(prompts):
+            system = self.opening[0] if same_system else {"role": "system", "content": world.text()}
+            child = Loop(
+                world,
+                name=f"{self.name}/{n}.{place}",
+                role="subagent",
+                opening=[system, {"role": "user", "content": prompt}],
+                tools=(*inner, self.spawner) if self.depth == 0 and draw(st.booleans()) else inner,
+                spawner=self.spawner,
+                task=prompt,
+                started_by=n,
+                depth=self.depth + 1,
+            )
+            children.append(child.live(draw(st.lists(st.sampled_from(child.steps()), max_size=2))))
+        finals = yield Fan(children)
+        wrap = draw(st.sampled_from(["{}", "<task id='1'><task_result>{}</task_result></task>", "Agent said:\n{}"]))
+        self.results([wrap.format(final) for final in finals])
+
+    def steps(self) -> list[Step]:
+        return ["tool", "spawn"] if self.spawner in self.tools and self.depth < 2 else ["tool"]
+
+    def compact(self) -> Generator[Ask | Fan, Any, None]:
+        world, draw = self.world, self.world.draw
+        self.summaries += 1
+        summary = world.own(9, 12)
+        style = draw(st.sampled_from(["own-assistant", "own-user", "inside"]))
+        system = self.opening[0]
+        last = self.parent
+        if style == "inside":
+            tools = draw(st.sampled_from([self.tools, ()]))
+            instruction = {"role": "user", "content": world.text() + " summarise"}
+            n, _ = yield self.ask(world.says(summary), extra=[instruction], tools=tools)
+            last = n
+        else:
+            transcript = "\n\n".join(f"[{message['role']}]: {told(message)}" for message in self.messages[1:])
+            ask = Ask(
+                conversation=f"{self.name}/summary{self.summaries}",
+                role="auxiliary",
+                kind="summary",
+                messages=[
+                    {"role": "system", "content": world.text()},
+                    {"role": "user", "content": f"{world.text()}\n{transcript}\n{world.text()}"},
+                ],
+                tools=(),
+                reply=world.says(summary),
+                link="root",
+                parent=None,
+            )
+            n, _ = yield ask
+        if style == "own-assistant":
+            self.messages = [
+                system,
+                {"role": "user", "content": world.text() + "?"},
+                {"role": "assistant", "content": summary},
+                {"role": "user", "content": world.text()},
+            ]
+        elif style == "own-user":
+            kept = self.messages[self._last_turn() :] if draw(st.booleans()) else []
+            before = {"role": "user", "content": f"{world.text()}:\n\n<summary>\n{summary}\n</summary>"}
+            self.messages = [system, before, self.opening[-1], *kept]
+        else:
+            self.messages = [*self.opening, {"role": "user", "content": f"{world.text()}\n{summary}"}]
+        self.link, self.parent, self.carries = "compaction", last, (n,)
+
+    def _last_turn(self) -> int:
+        return max(place for place, message in enumerate(self.messages) if message["role"] == "assistant")
+
+    def live(self, steps: list[Step]) -> Thread:
+        for step in steps:
+            yield from {"tool": self.tool, "spawn": self.spawn, "compact": self.compact}[step]()
+        final = self.world.draw(st.sampled_from([self.world.text(), self.world.own(9, 12)]))
+        yield from self.turn(self.world.says(final))
+        return final
+
+
+def told(message: Chat) -> str:
+    """A message as a transcript tells it."""
+    calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls") or ()]
+    return " ".join([message.get("content") or "", *calls])
+
+
+def title(world: World, task: str) -> Thread:
+    """The call that names the session, in one of two styles; it may come at any time."""
+    style = world.draw(st.sampled_from(["apart", "quoted"]))
+    quoted = [{"role": "user", "content": f'{world.text()}:\n"{task}"'}]
+    apart = [{"role": "user", "content": world.text()}, {"role": "user", "content": task}]
+    named = world.draw(st.sampled_from([world.text(1, 1), world.own(3, 4)]))
+    yield Ask(
+        conversation="title",
+        role="auxiliary",
+        kind="title",
+        messages=[{"role": "system", "content": world.text()}, *(apart if style == "apart" else quoted)],
+        tools=(),
+        reply=world.says(named),
+        link="root",
+        parent=None,
+    )
+    return named
+
+
+@st.composite
+def stories(draw: Draw) -> Story:
+    """Draw a rollout of the demo's shape, with all five kinds in it."""
+    world = World(draw)
+    task = world.own()
+    tools = tuple(draw(st.lists(names, min_size=2, max_size=4, unique=True)))
+    boilerplate = [{"role": "user", "content": world.text()}] if draw(st.booleans()) else []
+    main = Loop(
+        world,
+        name="main",
+        role="main",
+        opening=[{"role": "system", "content": world.text()}, *boilerplate, {"role": "user", "content": task}],
+        tools=tools,
+        spawner=tools[-1],
+        task=task,
+    )
+    before = draw(st.permutations(["tool", "spawn"]))
+    after = draw(st.lists(st.sampled_from(["tool", "spawn"]), max_size=2))
+    steps = [*before, *after]
+    steps.insert(draw(st.integers(1, len(steps))), "compact")
+    threads = [main.live(steps), title(world, task)]
+    world.run(threads if draw(st.booleans()) else threads[::-1])
+    rollout = Rollout(id="r", state="closed", model="m", logprobs_mode="processed", pins={"temperature": 1.0})
+    return Story(rollout=rollout, calls=world.recorded(), truth=world.truth)
