@@ -24,7 +24,7 @@ import apsw
 
 from capture import clock
 from capture.errors import StoreError
-from capture.store import migrations, reads, writes
+from capture.store import answers, migrations, reads, writes
 from capture.store.base import Durability, Entry, Exchange, Page, Query, Record, Spool
 from capture.store.canonical import Canonical
 from capture.store.lock import Lock
@@ -134,7 +134,7 @@ class SqliteStore:
         Raises `ClientError` `idempotency_key_reused` (422) if `body` (a digest) differs.
         """
         now = self._now()
-        return await self._read(lambda db: writes.answered(db, key, body, now=now))
+        return await self._read(lambda db: answers.get(db, key, body, now=now))
 
     async def get(self, rollout: str) -> Entry | None:
         """Return a rollout's entry, None if there is none such."""

@@ -8,24 +8,17 @@ that is gone does nothing, for it was deleted on purpose.
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
-from hashlib import blake2b, shake_256
 from typing import Any
 
 import apsw
 import msgspec
 
-from capture import clock
 from capture.errors import ClientError
-from capture.store import bodies, contents, query, rows
+from capture.store import answers, bodies, contents, query, rows
 from capture.store.base import Delta, Entry, Exchange, Record, Spool
 from capture.store.canonical import Canonical
 from graph.records import Call, Notice
-
-ANSWER_KEPT = timedelta(hours=1)
-"""How long the answer to an Idempotency-Key is kept (CONTRACT: an hour)."""
 
 CRASHED = {"blame": "treering", "status": 503, "message": "Treering stopped while the call ran."}
 """The error of a call that was running when its process died."""
@@ -36,7 +29,7 @@ _BUMP = "UPDATE rollout SET version = version + 1 WHERE key = ?"
 def add(db: apsw.Connection, entries: Sequence[Entry], *, key: str | None, answer: bytes | None, now: str) -> None:
     """Add rollouts, all or none, and keep the answer under its key. `key`: Idempotency-Key, a space, body's digest."""
     idempotency, body = ("", "") if key is None else key.rsplit(" ", 1)
-    if key is not None and answered(db, idempotency, body, now=now) is not None:
+    if key is not None and answers.get(db, idempotency, body, now=now) is not None:
         raise ClientError(
             "idempotency_key_raced",
             "another request with this Idempotency-Key was answered meanwhile",
@@ -52,27 +45,7 @@ def add(db: apsw.Connection, entries: Sequence[Entry], *, key: str | None, answe
     for entry in entries:
         _add_one(db, entry)
     if key is not None and answer is not None:
-        db.execute("DELETE FROM answer WHERE until <= ?", (now,))
-        until = clock.text(clock.parse(now) + ANSWER_KEPT)
-        db.execute(
-            "INSERT OR REPLACE INTO answer (key, body, until, sealed) VALUES (?, ?, ?, ?)",
-            (_lock_name(idempotency), body, until, _seal(idempotency, body, answer)),
-        )
-
-
-def answered(db: apsw.Connection, key: str, body: str, *, now: str) -> bytes | None:
-    """Return the answer kept under an Idempotency-Key, None for a new or expired one."""
-    row = query.first(db, "SELECT body, sealed FROM answer WHERE key = ? AND until > ?", (_lock_name(key), now))
-    if row is None:
-        return None
-    if row[0] != body:
-        raise ClientError(
-            "idempotency_key_reused",
-            "this Idempotency-Key came with another body before",
-            hint="use a new key for a new request",
-            status=422,
-        )
-    return _open(key, body, row[1])
+        answers.put(db, idempotency, body, answer, now=now)
 
 
 def change(db: apsw.Connection, rollout: str, changes: Mapping[str, Any], *, now: str) -> Entry | None:
@@ -364,37 +337,10 @@ def _canonical_chain(
     last, elements = request.chains.get("messages", (None, []))
     if len(elements) == len(call.messages):
         read = (canonical.read(contents.digest(element), element) for element in elements)
-        if all(
-            found is not None and found.digest == message.digest
-            for found, message in zip(read, call.messages, strict=True)
-        ):
+        if all(found is message or found == message for found, message in zip(read, call.messages, strict=True)):
             return last, None
     return None, contents.put(db, key, rows.dump_messages(call.messages))
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def _lock_name(key: str) -> bytes:
-    return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16, person=b"treering answer").digest()
-
-
-def _seal(key: str, body: str, data: bytes) -> bytes:
-    """Seal an answer.
-
-    The answer of a registration holds the rollout's secrets, which are to be shown once and stored nowhere. So it is
-    XORed with SHAKE-256 of a nonce, the Idempotency-Key and the body's digest, and the key itself is kept as a digest
-    only: whoever reads the file without knowing the key (a UUID, as a rule) reads noise.
-    """
-    nonce = secrets.token_bytes(16)
-    return nonce + _veil(nonce, key, body, data)
-
-
-def _open(key: str, body: str, sealed: bytes) -> bytes:
-    return _veil(sealed[:16], key, body, sealed[16:])
-
-
-def _veil(nonce: bytes, key: str, body: str, data: bytes) -> bytes:
-    stream = shake_256(nonce + f"{key}\0{body}".encode("utf-8", "surrogatepass")).digest(len(data))
-    return (int.from_bytes(data) ^ int.from_bytes(stream)).to_bytes(len(data))

@@ -1,0 +1,74 @@
+"""Records to columns and back, whatever an agent chose to send."""
+
+import json
+
+import msgspec
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capture.store import rows
+from capture.store.base import Registration
+from graph.messages import from_chat
+from graph.records import Call, Notice, Rollout
+from tests.capture.store.samples import ids, logprobs
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters()), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(st.characters()), ANY_JSON, max_size=3))
+def test_any_json_in_a_record_comes_back(value):
+    notice = Notice(code="x", data=value)
+    assert rows.load(rows.dump(notice), Notice) == notice
+
+
+def test_numbers_that_json_lacks_come_back_too():
+    call = Call(n=0, status="running", arrived=0, sampling_asked={"temperature": float("inf"), "seed": 10**40})
+    found = rows.load(rows.dump_call(call), Call, n=0, status="running", arrived=0)
+    assert found.sampling_asked == call.sampling_asked
+
+
+def test_keys_that_are_numbers_come_back_as_numbers():
+    rollout = Rollout(id="r", roles={3: "main", 11: "auxiliary"})
+    assert rows.load(rows.dump_rollout(rollout), Rollout) == rollout
+
+
+def test_fields_at_their_default_take_no_space():
+    assert rows.dump(Registration()) == "{}"
+    assert rows.dump_rollout(Rollout(id="r")) == '{"id":"r"}'
+    assert rows.dump_call(Call(n=0, status="running", arrived=0)) == "{}"
+
+
+def test_a_field_that_is_set_to_nothing_is_not_one_at_its_default():
+    # None is "never a limit" for some fields and the default is another.
+    registration = Registration(ttl_s=0.0, require_tier="eval", task_data=False)
+    assert rows.load(rows.dump(registration), Registration) == registration
+
+
+def test_messages_in_canonical_form_come_back():
+    messages = (
+        from_chat({"role": "user", "content": [{"type": "text", "text": "é\ud800"}]}),
+        from_chat({"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}),
+    )
+    assert rows.load_messages(rows.dump_messages(messages)) == messages
+    assert json.loads(rows.dump_messages(messages))[0]["role"] == "user"
+
+
+def test_arrays_are_little_endian_and_none_is_not_empty():
+    assert rows.ints(ids(1, -2)) == b"\x01\0\0\0\xfe\xff\xff\xff"
+    assert rows.floats(logprobs(-0.5)) == b"\0\0\0\xbf"
+    assert (rows.ints(None), rows.ints(ids()), rows.floats(None), rows.floats(logprobs())) == (None, b"", None, b"")
+    assert (rows.read_ints(None), rows.read_floats(None)) == (None, None)
+    assert rows.read_ints(b"").shape == (0,)
+    # A slice with a step isn't contiguous in memory.
+    assert rows.read_ints(rows.ints(np.arange(6, dtype=np.int32)[::2])).tolist() == [0, 2, 4]
+    assert np.isnan(rows.read_floats(rows.floats(logprobs(float("nan"), -1.0)))).tolist() == [True, False]
+
+
+def test_every_field_of_a_call_is_in_its_record_or_in_a_column():
+    full = msgspec.structs.fields(Call)
+    assert {field.name for field in full} >= rows._CALL_COLUMNS
