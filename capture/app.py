@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -28,11 +28,12 @@ from capture.probe import PATH as CHAT_PATH
 from capture.probe import probe
 from capture.registration import Defaults, Place
 from capture.rollouts import Rollouts
-from capture.scripted import Rules as ScriptedRules
-from capture.scripted import ScriptedEngine, load_rules
 from capture.settings import Settings, is_loopback, key_path, parse_address, the_engine
 from capture.store import open_store
 from capture.upstream import HEADER_LIMIT, Engine
+
+if TYPE_CHECKING:
+    from capture.scripted import ScriptedEngine
 
 KEEPALIVE_S = 3600.0
 """How long an agent's idle connection is kept: agents run tools for minutes between turns, and a POST on a connection
@@ -150,8 +151,10 @@ class Appliance:
     async def _locate_engine(self) -> tuple[str, str]:
         kind, where = the_engine(self.settings)
         if kind == "scripted":
-            rules: ScriptedRules | None = load_rules(Path(where)) if where else None
-            self._scripted = ScriptedEngine(rules)
+            # A server of its own; loaded only where it is asked for.
+            from capture.scripted import ScriptedEngine, load_rules
+
+            self._scripted = ScriptedEngine(load_rules(Path(where)) if where else None)
             # It speaks vLLM's wire, so vLLM's adapter reads it.
             return "vllm", await self._scripted.start()
         assert where is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -120,21 +119,22 @@ class Rollouts:
         `key` is an Idempotency-Key: the same key with the same `digest` (of the body) repeats the first answer. Raises
         `ClientError`: 422 `invalid_registration` or `idempotency_key_reused`, 409 `id_taken` or `tier_too_low`.
         """
-        hashed = None if key is None else hashlib.sha256(key.encode()).hexdigest()
-        if key is not None and hashed is not None:
-            before = await self._store.answered(hashed, digest)
-            if before is not None:
-                return _sealed(before, key)
+        if key is not None and (before := await self._store.answered(key, digest)) is not None:
+            return before
         news, several = registration.read(body)
         now = clock.now()
         made = [registration.register(new, self._place(), self._defaults, now=now, body=digest) for new in news]
         answers = [one.answer for one in made]
         answer = msgspec.json.encode({"rollouts": answers} if several else answers[0])
-        await self._store.add(
-            [one.entry for one in made],
-            key=None if hashed is None else f"{hashed} {digest}",
-            answer=None if key is None else _sealed(answer, key),
-        )
+        try:
+            await self._store.add(
+                [one.entry for one in made], key=None if key is None else f"{key} {digest}", answer=answer
+            )
+        except ClientError as error:
+            if key is None or error.code != "idempotency_key_raced":
+                raise
+            first = await self._store.answered(key, digest)
+            return answer if first is None else first
         return answer
 
     async def entry(self, name: str) -> Entry:
@@ -343,15 +343,6 @@ async def _within(work: Awaitable[None], limit_s: float) -> None:
 def _past(entry: Entry, last_call_at: str | None) -> bool:
     since = clock.parse(last_call_at or entry.rollout.created_at)
     return clock.parse(clock.now()) > since + timedelta(seconds=entry.registration.ttl_s)
-
-
-def _sealed(answer: bytes, key: str) -> bytes:
-    """Cover an answer with a keystream of its Idempotency-Key, or uncover it.
-
-    The answer holds secrets, and those are stored nowhere in the clear; the key itself is stored as a hash only.
-    """
-    stream = hashlib.shake_256(b"treering answer\0" + key.encode()).digest(len(answer))
-    return bytes(a ^ b for a, b in zip(answer, stream, strict=True))
 
 
 def _unknown_key() -> ClientError:
