@@ -257,7 +257,8 @@ class _Api:
         return answers.answer(request, {"ready": fine, **parts}, status=200 if fine else 503)
 
     async def _graph(self, request: web.Request) -> Graph:
-        return await self._appliance.rollouts.graph(request.match_info["id"])
+        graph: Graph = await self._appliance.rollouts.graph(request.match_info["id"])
+        return graph
 
     async def _rollout(self, entry: Entry) -> dict[str, Any]:
         graph = await self._appliance.rollouts.graph(entry.rollout.id)

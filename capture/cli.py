@@ -54,10 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def read(words: Sequence[str], environ: Mapping[str, str]) -> tuple[Verb, Given]:
     """Find the verb and its arguments, and the settings in force. Raises `UsageError`; `--help` exits."""
     words = list(words)
+    if words[:1] == ["--version"]:
+        words[0] = "version"
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
         words.insert(0, DEFAULT_VERB)
-    if words[0] == "--version":
-        words[0] = "version"
     namespace, rest = parser().parse_known_args(words)
     verb: Verb = namespace.verb
     if rest:

@@ -28,11 +28,11 @@ class Client:
 
     def __init__(self, url: str, *, key: str | None = None) -> None:
         """`url` is the control plane's root. Raises `UsageError` if it is none."""
-        parts = urlsplit(url)
         try:
+            parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            port = None
+            parts, port = urlsplit(""), None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"--url: {url!r} is no URL", hint="write http://HOST:PORT")
         self.url = url.rstrip("/")

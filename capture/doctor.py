@@ -26,6 +26,7 @@ from capture.dialects.chat import Chat
 from capture.engines.vllm import Vllm
 from capture.errors import TreeringError, UsageError
 from capture.probe import probe
+from capture.scripted import load_rules
 from capture.settings import Settings, is_loopback, key_path, parse_address, store_path, the_engine
 from capture.store.base import FORMAT_VERSION
 from capture.upstream import Engine
@@ -211,9 +212,7 @@ async def _engine(settings: Settings) -> list[Check]:
     except UsageError as error:
         return [_fail("engine", error.message, error.hint)]
     if kind == "scripted":
-        if where and not Path(where).is_file():
-            return [_fail("engine", f"there is no file {where}", "name a file of rules, or leave it out")]
-        return [_ok("engine", "scripted: in this process, tier train")]
+        return [_rules(where)]
     assert where is not None, "every other kind has a URL"
     engine = None
     try:
@@ -230,6 +229,15 @@ async def _engine(settings: Settings) -> list[Check]:
     finally:
         if engine is not None:
             await engine.close()
+
+
+def _rules(where: str | None) -> Check:
+    if where:
+        try:
+            load_rules(Path(where))
+        except (OSError, ValueError) as error:
+            return _fail("engine", f"the rules in {where} can't be used: {error}", "mend them, or leave them out")
+    return _ok("engine", "scripted, in this process: tier train")
 
 
 async def _answers(engine: Engine, settings: Settings) -> list[Check]:

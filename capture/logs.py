@@ -22,7 +22,7 @@ from typing import Any, Literal, TextIO
 import msgspec
 
 QUEUE_LINES = 10_000
-"""About 2 MB of lines: some seconds of a busy server. Beyond it stderr is stuck, and waiting would only move the block."""
+"""About 2 MB of lines: some seconds of a busy server. Beyond it stderr is stuck; waiting would only move the block."""
 
 VALUE_LIMIT = 200
 """Characters of one value; ids and model names are far shorter, and a longer text is content."""

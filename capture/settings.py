@@ -16,6 +16,7 @@ This module imports nothing that opens anything, so that `treering --help` answe
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -32,7 +33,6 @@ PREFIX = "TREERING_"
 FILE = "treering.toml"
 # Variables that we read and that are no settings: the file's place, and what the tests and installers go by.
 OTHER_VARIABLES = ("TREERING_CONFIG", "TREERING_REQUIRE_REAL", "TREERING_TORCH_LINKS")
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -312,12 +312,19 @@ def key_path(store: str) -> Path:
 
 def is_loopback(host: str) -> bool:
     """Say whether a listener on `host` can be reached from this machine alone."""
-    return host in LOOPBACK or host.startswith("127.")
+    # Not by how it begins: 127.0.0.1.example is a name like any other.
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean …?` for the closest of the known names, or nothing."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    names = list(known)
+    # A name cut short is commoner than a misspelt one, and difflib would rather have it of equal length.
+    begun = [each for each in names if len(name) > 2 and each.startswith(name)]
+    found = sorted(begun, key=len) or difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {found[0]}?" if found else ""
 
 

@@ -1,0 +1,126 @@
+"""Logs: one line a call, no secret, and never a wait for stderr."""
+
+import io
+import json
+import logging
+import threading
+
+import pytest
+
+from capture import logs
+
+FIELDS = {"rollout": "r-1", "n": 3, "status": "complete", "sampled": 88, "first_token_ms": 12.25, "streamed": True}
+
+
+@pytest.fixture
+def logged():
+    """Return a function that logs what it is given and returns the lines."""
+    stops = []
+
+    def log(form, what, level="info"):
+        stream = io.StringIO()
+        stop = logs.setup(form, level, stream=stream)
+        stops.append(stop)
+        what()
+        stop()
+        return stream.getvalue().splitlines()
+
+    return log
+
+
+def test_a_call_is_one_line_of_text(logged):
+    (line,) = logged("text", lambda: logs.call_line(FIELDS))
+    at, rest = line.split(" ", 1)
+    assert len(at) == len("12:00:00.000")
+    assert rest == "call rollout=r-1 n=3 status=complete sampled=88 first_token_ms=12.2 streamed=true"
+
+
+def test_a_call_is_one_line_of_json(logged):
+    (line,) = logged("json", lambda: logs.call_line(FIELDS))
+    form = json.loads(line)
+    assert form.pop("at").endswith("Z")
+    assert form == {"level": "info", "logger": "treering.calls", "message": "call", **FIELDS}
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_nothing_but_short_scalars_is_logged(form, logged):
+    fields = {"model": "m\nfake line \x1b[31m", "body": {"a": 1}, "long": "x" * 5_000, "none": None}
+    (line,) = logged(form, lambda: logs.call_line(fields))
+    assert "\x1b" not in line
+    assert "body" not in line
+    assert "none" not in line
+    assert "x" * 200 in line
+    assert "x" * 201 not in line
+
+
+def test_a_trace_is_kept_whole(logged):
+    def fail():
+        try:
+            1 / 0
+        except ZeroDivisionError:
+            logging.getLogger("treering").exception("it %s", "broke")
+
+    lines = logged("text", fail)
+    assert lines[0].endswith("error it broke")
+    assert lines[-1] == "ZeroDivisionError: division by zero"
+    (line,) = logged("json", fail)
+    assert json.loads(line)["trace"].endswith("ZeroDivisionError: division by zero")
+
+
+def test_the_level_is_that_of_our_own_loggers(logged):
+    def say():
+        logging.getLogger("treering").info("ours")
+        logging.getLogger("elsewhere").info("theirs")
+        logging.getLogger("elsewhere").warning("loud")
+
+    assert [line.rsplit(" ", 1)[-1] for line in logged("text", say)] == ["ours", "loud"]
+    assert [line.rsplit(" ", 1)[-1] for line in logged("text", say, level="error")] == ["loud"]
+
+
+class Stuck(io.StringIO):
+    """A stderr that takes nothing until it is let go."""
+
+    def __init__(self):
+        super().__init__()
+        self.free = threading.Event()
+        self.entered = threading.Event()
+
+    def write(self, text):
+        self.entered.set()
+        self.free.wait(30)
+        return super().write(text)
+
+
+def test_a_stuck_stderr_costs_lines_and_no_time(monkeypatch):
+    monkeypatch.setattr(logs, "QUEUE_LINES", 3)
+    stream = Stuck()
+    stop = logs.setup("text", "info", stream=stream)
+    logs.call_line({"n": 0})
+    assert stream.entered.wait(30)
+    # The writer holds the first; three fit the queue; the rest is dropped, and nobody waits.
+    for n in range(1, 10):
+        logs.call_line({"n": n})
+    stream.free.set()
+    stop()
+    lines = [line.split(" ", 1)[-1] for line in stream.getvalue().splitlines()]
+    assert lines[:4] == ["call n=0", "call n=1", "call n=2", "call n=3"]
+    assert stream.getvalue().endswith("6 log lines were dropped: stderr did not take them\n")
+
+
+def test_a_stderr_that_stays_stuck_does_not_keep_the_process(monkeypatch):
+    monkeypatch.setattr(logs, "STOP_S", 0.01)
+    stream = Stuck()
+    stop = logs.setup("text", "info", stream=stream)
+    logs.call_line({"n": 0})
+    assert stream.entered.wait(30)
+    stop()
+    assert stream.getvalue() == ""
+    stream.free.set()
+
+
+def test_a_closed_stderr_is_no_error(logged):
+    stream = io.StringIO()
+    stop = logs.setup("text", "info", stream=stream)
+    stream.close()
+    logs.call_line({"n": 0})
+    stop()
