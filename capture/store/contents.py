@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import zlib
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 import msgspec
@@ -71,10 +71,16 @@ def get(db: apsw.Connection, key: int) -> bytes:
     return unpack(*row)
 
 
-def put_chain(db: apsw.Connection, rollout: int, elements: list[bytes]) -> int | None:
-    """Store a list of raw elements; return the key of its last link, None for an empty list."""
-    if not elements:
-        return None
+class Chain(NamedTuple):
+    """A list as stored: the key of its last link (None for an empty list), its raw elements, and their digests."""
+
+    last: int | None
+    elements: list[bytes]
+    names: list[bytes]
+
+
+def put_chain(db: apsw.Connection, rollout: int, elements: list[bytes]) -> Chain:
+    """Store a list of raw elements."""
     names = [digest(element) for element in elements]
     links: list[bytes] = []
     last = b""
@@ -103,7 +109,7 @@ def put_chain(db: apsw.Connection, rollout: int, elements: list[bytes]) -> int |
             (rollout, key, content, links[at]),
         )
         key = db.last_insert_rowid()
-    return key
+    return Chain(key, elements, names)
 
 
 def get_chain(db: apsw.Connection, key: int | None) -> list[bytes]:
@@ -127,8 +133,8 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
     stored: bytes
     # None when the body is kept whole.
     fields: bodies.Fields | None
-    # Last link of each list that is kept as a chain (None for an empty list), and its elements.
-    chains: dict[str, tuple[int | None, list[bytes]]]
+    # The lists in it that are kept as chains.
+    chains: dict[str, Chain]
 
 
 def put_body(db: apsw.Connection, rollout: int, body: bytes, *, base: bodies.Fields | None = None) -> Body:
@@ -141,7 +147,7 @@ def put_body(db: apsw.Connection, rollout: int, body: bytes, *, base: bodies.Fie
     with sort "value" (the value itself), "content" (a key of the table) or "chain" (a key of the table, null for []).
     """
     fields = bodies.fields(body)
-    chains: dict[str, tuple[int | None, list[bytes]]] = {}
+    chains: dict[str, Chain] = {}
     if fields is None:
         stored = _encode({"whole": put(db, rollout, body)})
     elif base is not None and (change := bodies.difference(base, fields)) is not None:
@@ -160,16 +166,13 @@ def get_body(db: apsw.Connection, stored: bytes, *, base: bytes | None = None) -
     return bodies.whole(_get_fields(db, parts, base))
 
 
-def _put_fields(
-    db: apsw.Connection, rollout: int, fields: bodies.Fields, chains: dict[str, tuple[int | None, list[bytes]]]
-) -> bytes:
+def _put_fields(db: apsw.Connection, rollout: int, fields: bodies.Fields, chains: dict[str, Chain]) -> bytes:
     parts: list[bytes] = []
     for key, value in fields.items():
         sort, kept = "value", value
         if key in bodies.LISTS and (elements := bodies.elements(value)) is not None:
-            last = put_chain(db, rollout, elements)
-            chains[key] = (last, elements)
-            sort, kept = "chain", _encode(last)
+            chains[key] = put_chain(db, rollout, elements)
+            sort, kept = "chain", _encode(chains[key].last)
         elif len(value) >= bodies.CONTENT_SIZE:
             sort, kept = "content", _encode(put(db, rollout, value))
         parts.append(bodies.array((_encode(key), _encode(sort), kept)))

@@ -8,6 +8,7 @@ refused at open.
 
 from __future__ import annotations
 
+import functools
 import json
 import zlib
 from typing import Any, TypeVar
@@ -31,10 +32,14 @@ _CALL_COLUMNS = frozenset(
 _ROLLOUT_COLUMNS = frozenset({"first_call_at", "last_call_at"})
 
 
+# Worked out once a type: it evaluates annotations, in a third of a millisecond.
+_fields = functools.cache(msgspec.structs.fields)
+
+
 def dump(record: msgspec.Struct, *, leave: frozenset[str] = frozenset()) -> str:
     """Return a record as JSON text, without the fields in `leave` and those at their default."""
     out = {}
-    for field in msgspec.structs.fields(record):
+    for field in _fields(type(record)):
         value = getattr(record, field.name)
         if field.name in leave or (field.default_factory is not msgspec.NODEFAULT and not value):
             continue

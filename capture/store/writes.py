@@ -334,11 +334,11 @@ def _canonical_chain(
     """
     if not call.messages:
         return None, None
-    last, elements = request.chains.get("messages", (None, []))
-    if len(elements) == len(call.messages):
-        read = (canonical.read(contents.digest(element), element) for element in elements)
+    chain = request.chains.get("messages")
+    if chain is not None and len(chain.elements) == len(call.messages):
+        read = (canonical.read(name, raw) for name, raw in zip(chain.names, chain.elements, strict=True))
         if all(found is message or found == message for found, message in zip(read, call.messages, strict=True)):
-            return last, None
+            return chain.last, None
     return None, contents.put(db, key, rows.dump_messages(call.messages))
 
 

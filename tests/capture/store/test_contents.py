@@ -60,14 +60,14 @@ def test_content_is_compressed_where_it_pays(db):
 def test_a_list_that_grows_adds_a_row_a_message(db):
     messages = [b'"%d"' % n for n in range(50)]
     for length in range(51):
-        last = contents.put_chain(db, 1, messages[:length])
+        last = contents.put_chain(db, 1, messages[:length]).last
         assert contents.get_chain(db, last) == messages[:length]
     assert (count(db, "chain"), count(db, "content")) == (50, 50)
 
 
 def test_a_list_that_forks_shares_what_stands_before(db):
-    one = contents.put_chain(db, 1, [b"1", b"2", b"3"])
-    two = contents.put_chain(db, 1, [b"1", b"2", b"4", b"3"])
+    one = contents.put_chain(db, 1, [b"1", b"2", b"3"]).last
+    two = contents.put_chain(db, 1, [b"1", b"2", b"4", b"3"]).last
     assert contents.get_chain(db, one) == [b"1", b"2", b"3"]
     assert contents.get_chain(db, two) == [b"1", b"2", b"4", b"3"]
     assert (count(db, "chain"), count(db, "content")) == (5, 4)
@@ -82,7 +82,7 @@ def test_two_rollouts_share_messages_and_not_links(db):
 @given(st.lists(st.lists(st.sampled_from([b"1", b"2", b"3"]), max_size=8), max_size=8))
 def test_any_lists_come_back(lists):
     db = opened()
-    kept = [contents.put_chain(db, 1, elements) for elements in lists]
+    kept = [contents.put_chain(db, 1, elements).last for elements in lists]
     assert [contents.get_chain(db, last) for last in kept] == lists
     # A link for each distinct prefix.
     assert count(db, "chain") == len({tuple(elements[:n]) for elements in lists for n in range(1, len(elements) + 1)})
@@ -126,6 +126,6 @@ def test_what_was_sent_is_stored_as_its_difference(db):
 
 def test_a_body_without_messages_and_one_with_none(db):
     empty = contents.put_body(db, 1, b'{"messages":[]}')
-    assert empty.chains == {"messages": (None, [])}
+    assert empty.chains == {"messages": (None, [], [])}
     assert contents.get_body(db, empty.stored) == b'{"messages":[]}'
     assert contents.put_body(db, 1, b"{}").chains == {}
