@@ -172,7 +172,7 @@ class World:
         self.fine: bool = draw(st.booleans())
         self.verbatim: bool = draw(st.booleans())
         self.blank: Any = draw(st.sampled_from(["", None]))
-        self.asks_until_hang_up: int = draw(st.integers(0, 8))
+        self.asks_until_hang_up: int = draw(st.integers(0, 5))
         self.calls: list[dict[str, Any]] = []
         self.truth: dict[int, Truth] = {}
         self.again: dict[int, int] = {}

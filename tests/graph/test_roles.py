@@ -1,0 +1,255 @@
+"""What conversations were for, told by what they read and where their replies went."""
+
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+
+from graph.graph import Graph, read
+from graph.roles import RULES
+from tests.graph.generator import Story, stories
+from tests.graph.tape import Tape, assistant, codes, result, system, user
+
+TASK = "Make the tests pass."
+PROMPT = "Find every caller of parse()."
+
+
+def roles(graph: Graph) -> list[tuple[str, str | None]]:
+    return [(found.role, found.kind) for found in graph.conversations]
+
+
+def rules(graph: Graph, n: int) -> list[str]:
+    return [shown.rule for shown in graph.conversations[n].evidence]
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(stories())
+def test_all_five_kinds_are_told_apart(story: Story):
+    """Main, title, subagents, the retry, the compaction: without headers, without the task's text, with prompts that
+    quote it, whatever the order."""
+    graph = read(story.rollout, story.calls)
+    note(repr(story))
+    note(repr(graph))
+
+    told = {frozenset(found.calls): (found.role, found.kind) for found in graph.conversations}
+    true = {
+        frozenset(calls): (story.truth[calls[0]].role, story.truth[calls[0]].kind)
+        for calls in story.conversations().values()
+    }
+    assert told == true
+    for found in graph.conversations:
+        assert found.parent_call == story.truth[found.root].started_by
+        assert found.trainable == (found.role == "main")
+        assert found.evidence
+
+    links = {n: (link.kind, link.parent) for n, link in graph.forest.links.items()}
+    assert links == {n: (true.link, true.parent) for n, true in story.truth.items()}
+    carries = {n: link.carries for n, link in graph.forest.links.items() if link.carries}
+    assert carries == {n: true.carries for n, true in story.truth.items() if true.carries}
+
+    retries = {fork.children for fork in graph.forest.forks if fork.kind == "retry"}
+    assert retries == {(n, true.tried_again_by) for n, true in story.truth.items() if true.tried_again_by is not None}
+    assert not {"ambiguous_main", "multiple_roots", "role_hint_disagrees"} & codes(graph).keys()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(stories())
+def test_every_rule_that_evidence_names_is_in_the_table(story: Story):
+    graph = read(story.rollout, story.calls)
+    for found in graph.conversations:
+        for shown in found.evidence:
+            assert shown.rule in RULES
+            assert shown.calls
+            assert shown.detail
+
+
+def main_loop(
+    tape: Tape, *, task: str = TASK, prompt: str | None = PROMPT, final: str = "There are two callers."
+) -> None:
+    """A main conversation whose tool call starts a subagent; the subagent answers at once."""
+    opening = [system("You work."), user(task)]
+    asks = assistant("", ("task", {"prompt": prompt}) if prompt else ("bash", {"command": "ls"}))
+    tape.say(opening, asks, tools=("bash", "task"))
+    if prompt:
+        tape.say([system("You help."), user(prompt)], assistant(final), tools=("bash",))
+    tape.say([*opening, asks, result(final, asks)], assistant("Done."), tools=("bash", "task"))
+
+
+def test_a_subagent_is_known_by_its_prompt_and_by_its_answer():
+    tape = Tape()
+    main_loop(tape)
+    graph = tape.graph()
+    assert roles(graph) == [("main", None), ("subagent", None)]
+    assert graph.conversations[1].parent_call == 0
+    assert rules(graph, 1) == ["prompt_in_arguments", "reply_in_result"]
+
+
+def test_a_subagent_whose_answer_is_lost_is_known_by_its_prompt():
+    tape = Tape()
+    opening = [system("You work."), user(TASK)]
+    asks = assistant("", ("task", {"prompt": PROMPT}))
+    tape.say(opening, asks, tools=("task",))
+    tape.say([user(PROMPT)], assistant("Two."))
+    tape.say([*opening, asks, result("ERROR: nothing came back", asks)], assistant("Done."), tools=("task",))
+    graph = tape.graph()
+    assert roles(graph) == [("main", None), ("subagent", None)]
+    assert rules(graph, 1) == ["prompt_in_arguments"]
+
+
+def test_a_subagent_whose_prompt_was_rewritten_is_known_by_its_answer():
+    tape = Tape()
+    opening = [system("You work."), user(TASK)]
+    asks = assistant("", ("task", {"topic": "callers"}))
+    tape.say(opening, asks, tools=("task",))
+    tape.say([user(PROMPT)], assistant("There are two callers: a.py and b.py."))
+    told = "<result>There are two callers: a.py and b.py.</result>"
+    tape.say([*opening, asks, result(told, asks)], assistant("Done."), tools=("task",))
+    graph = tape.graph()
+    assert roles(graph) == [("main", None), ("subagent", None)]
+    assert rules(graph, 1) == ["reply_in_result"]
+    assert graph.conversations[1].parent_call == 0
+
+
+def test_a_short_answer_alone_shows_nothing():
+    tape = Tape()
+    opening = [system("You work."), user(TASK)]
+    asks = assistant("", ("bash", {"command": "cat status"}))
+    tape.say(opening, asks, tools=("bash",))
+    tape.say([user("ping")], assistant("ok"))
+    tape.say([*opening, asks, result("ok", asks)], assistant("Done."), tools=("bash",))
+    assert roles(tape.graph()) == [("main", None), ("auxiliary", "other")]
+
+
+def test_subagents_of_subagents_name_the_call_that_started_them():
+    tape = Tape()
+    opening, inner = [system("You work."), user(TASK)], [system("You help."), user(PROMPT)]
+    outer_asks = assistant("", ("task", {"prompt": PROMPT}), ids="outer")
+    inner_asks = assistant("", ("task", {"prompt": "Read the third file of them."}), ids="inner")
+    tape.say(opening, outer_asks, tools=("task",))
+    tape.say(inner, inner_asks, tools=("task",))
+    tape.say([system("You help."), user("Read the third file of them.")], assistant("It calls parse twice."))
+    tape.say(
+        [*inner, inner_asks, result("It calls parse twice.", inner_asks)], assistant("Two calls."), tools=("task",)
+    )
+    tape.say([*opening, outer_asks, result("Two calls.", outer_asks)], assistant("Done."), tools=("task",))
+    graph = tape.graph()
+    assert [(found.role, found.parent_call) for found in graph.conversations] == [
+        ("main", None),
+        ("subagent", 0),
+        ("subagent", 1),
+    ]
+
+
+def test_a_title_is_no_subagent_although_a_tool_call_quotes_its_prompt():
+    """The task stands in the arguments too, but it stood in the opening before."""
+    tape = Tape()
+    opening = [system("You work."), user(TASK)]
+    asks = assistant("", ("task", {"prompt": TASK}))
+    tape.say(opening, asks, tools=("task",))
+    tape.say([system("You name."), user(TASK)], assistant("Passing tests"))
+    tape.say([*opening, asks, result("It is done now.", asks)], assistant("Done."), tools=("task",))
+    graph = tape.graph()
+    assert roles(graph) == [("main", None), ("auxiliary", "title")]
+    assert rules(graph, 1) == ["not_gone_on_from", "read_opening"]
+
+
+def test_the_task_handed_on_word_for_word_makes_a_subagent_if_its_answer_comes_back():
+    tape = Tape()
+    main_loop(tape, prompt=TASK, final="All of the tests pass now.")
+    assert roles(tape.graph()) == [("main", None), ("subagent", None)]
+
+
+def test_a_conversation_alone_is_main():
+    tape = Tape()
+    tape.say([system("You name."), user("Generate a title for: hello")], assistant("Hello"))
+    graph = tape.graph()
+    assert roles(graph) == [("main", None)]
+    assert rules(graph, 0) == ["only_candidate"]
+
+
+def test_two_runs_of_one_task_are_both_main():
+    tape = Tape()
+    for step in ("ls", "ls -a"):
+        opening = [system("You work."), user(TASK)]
+        asks = assistant("", ("bash", {"command": step}), ids=step)
+        tape.say(opening, asks, tools=("bash",))
+        tape.say([*opening, asks, result(step, asks)], assistant(f"Done with {step}."), tools=("bash",))
+    graph = tape.graph()
+    assert roles(graph) == [("main", None), ("main", None)]
+    assert rules(graph, 0) == ["same_opening"]
+    assert codes(graph)["multiple_roots"] == (0, 2)
+
+
+def two_tasks(**rollout) -> Tape:
+    """Two conversations that both use tools, with nothing that leads from one to the other; the second is larger."""
+    tape = Tape(**rollout)
+    for task, steps in (("Count the files.", 1), ("Paint the shed.", 2)):
+        messages = [system("You work."), user(task)]
+        for step in range(steps):
+            asks = assistant("", ("bash", {"command": f"{task} {step}"}), ids=f"{task}{step}")
+            tape.say(messages, asks, tools=("bash",))
+            messages = [*messages, asks, result("fine", asks)]
+        tape.say(messages, assistant(f"{task} Done."), tools=("bash",))
+    return tape
+
+
+def test_a_tie_is_broken_by_the_task():
+    graph = two_tasks(task="Count the files.").graph()
+    assert roles(graph) == [("main", None), ("auxiliary", "other")]
+    assert (rules(graph, 0), rules(graph, 1)) == (["tie_task"], ["lost_tie"])
+    assert codes(graph)["ambiguous_main"] == (0, 2)
+
+
+def test_a_tie_is_broken_by_headers_when_the_task_is_not_known():
+    tape = two_tasks()
+    tape.calls[2] = replace(tape.calls[2], hints={"x-parent-session-id": "ses_1"})
+    graph = tape.graph()
+    assert roles(graph) == [("main", None), ("auxiliary", "other")]
+    assert rules(graph, 0) == ["tie_headers"]
+
+
+def test_a_tie_is_broken_by_size_when_nothing_else_tells():
+    graph = two_tasks().graph()
+    assert roles(graph) == [("auxiliary", "other"), ("main", None)]
+    assert rules(graph, 1) == ["tie_size"]
+
+
+def replace(call, **fields):
+    import msgspec
+
+    return msgspec.structs.replace(call, **fields)
+
+
+@pytest.mark.parametrize(
+    ("word", "judged"),
+    [("subagent", ("subagent", None)), ("title", ("auxiliary", "title")), ("auxiliary", ("auxiliary", "other"))],
+)
+def test_a_person_overrules(word, judged):
+    tape = Tape(roles={0: word})
+    main_loop(tape, prompt=None)
+    graph = tape.graph()
+    assert roles(graph) == [judged]
+    assert rules(graph, 0) == ["only_candidate", "overruled"]
+    assert graph.conversations[0].trainable is False
+
+
+def test_an_overruled_conversation_can_be_trained():
+    tape = Tape(roles={1: "main"})
+    main_loop(tape)
+    graph = tape.graph()
+    assert [found.trainable for found in graph.conversations] == [True, True]
+    assert graph.conversations[1].parent_call is None
+
+
+def test_a_role_that_is_none_is_refused_by_name():
+    tape = Tape(roles={0: "boss"})
+    main_loop(tape)
+    with pytest.raises(ValueError, match=r"a role is one of main, subagent, auxiliary, .*; not 'boss'"):
+        tape.graph()
+
+
+def test_headers_never_decide():
+    tape = Tape()
+    main_loop(tape)
+    tape.calls = [replace(call, hints={"x-treering-role": "main"}) for call in tape.calls]
+    graph = tape.graph()
+    assert roles(graph) == [("main", None), ("subagent", None)]
+    assert codes(graph)["role_hint_disagrees"] == (1,)

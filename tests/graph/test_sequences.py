@@ -1,0 +1,289 @@
+"""Every sampled token is trained once, on exactly what the engine scored."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+from graph.eligibility import REASONS
+from graph.graph import read
+from graph.records import Stop, Weights, WeightSpan
+from graph.sequences import ROLES, Options, cut
+from tests.graph.generator import Story, stories
+from tests.graph.tape import Tape, assistant, result, system, user
+
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+TASK = [system("You work."), user("Make the tests pass.")]
+
+
+def rows(tape: Tape, **options) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(calls, those trained) of each row."""
+    return [(row.calls, row.trained) for row in cut(tape.graph(), Options(**options)).sequences]
+
+
+def left_out(tape: Tape, **options) -> dict[int, str]:
+    return {left.call: left.reason for left in cut(tape.graph(), Options(**options)).left_out}
+
+
+def loop(tape: Tape, steps: int, **fields) -> list[dict]:
+    """A tool loop of so many calls, and a last answer; returns its messages."""
+    messages = list(TASK)
+    for step in range(steps):
+        asks = assistant("", ("bash", {"command": f"step {step}"}), ids=f"step{step}")
+        tape.say(messages, asks, tools=("bash",), **fields)
+        messages += [asks, result(f"result {step}", asks)]
+    tape.say(messages, assistant("All done."), tools=("bash",), **fields)
+    return [*messages, assistant("All done.")]
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
+@given(
+    stories(),
+    st.lists(st.sampled_from(ROLES), min_size=1, max_size=4, unique=True),
+    st.sampled_from(["context", "train"]),
+)
+def test_every_sampled_token_is_trained_once_or_left_out_with_a_reason(story: Story, roles, aborted):
+    graph = read(story.rollout, story.calls)
+    note(repr(story))
+    note(repr(graph))
+    sequences = cut(graph, Options(roles=tuple(roles), aborted=aborted))
+    recorded = {call.n: call for call in story.calls}
+
+    trained = [n for row in sequences.sequences for n in row.trained]
+    left = [out.call for out in sequences.left_out]
+    assert sorted(trained + left) == sorted(recorded)
+    for out in sequences.left_out:
+        true = story.truth[out.call]
+        wanted = true.role in roles or (true.kind == "summary" and "summary" in roles)
+        broke_off = true.tried_again_by is not None and (
+            aborted == "context" or not len(recorded[out.call].sampled_ids)
+        )
+        assert out.reason in REASONS
+        assert broke_off or not wanted
+
+    for place, row in enumerate(sequences.sequences):
+        assert row.row == place
+        assert len(row.input_ids) == len(row.loss_mask) == len(row.logprobs)
+        assert (row.input_ids.dtype, row.loss_mask.dtype, row.logprobs.dtype) == (np.int32, np.uint8, np.float32)
+        last = recorded[row.calls[-1]]
+        assert row.calls[-1] == row.trained[-1]
+        np.testing.assert_array_equal(row.input_ids, np.concatenate([last.prompt_ids, last.sampled_ids]))
+        mask, logprobs = np.zeros_like(row.loss_mask), np.full_like(row.logprobs, np.nan)
+        for n in row.trained:
+            start, end = len(recorded[n].prompt_ids), len(recorded[n].prompt_ids) + len(recorded[n].sampled_ids)
+            np.testing.assert_array_equal(row.input_ids[start:end], recorded[n].sampled_ids)
+            np.testing.assert_array_equal(row.input_ids[:start], recorded[n].prompt_ids)
+            mask[start:end], logprobs[start:end] = 1, recorded[n].logprobs
+        np.testing.assert_array_equal(row.loss_mask, mask)
+        np.testing.assert_array_equal(row.logprobs, logprobs)
+        assert row.n_trained_tokens == mask.sum() > 0
+        assert row.drift_crossed == 0
+        spans = [(span.start, span.end) for span in row.spans]
+        assert [start for start, _ in spans] == [0, *(end for _, end in spans[:-1])]
+        assert spans[-1][1] == len(row.input_ids)
+        for span in row.spans:
+            assert (span.kind == "sampled") == any(
+                len(recorded[n].prompt_ids) <= span.start < len(recorded[n].prompt_ids) + len(recorded[n].sampled_ids)
+                for n in row.calls
+            )
+        for parent, child in zip(row.calls, row.calls[1:], strict=False):
+            assert story.truth[child].link == "exact"
+            assert story.truth[child].parent == parent
+    assert [row.conversation for row in sequences.sequences] == sorted(row.conversation for row in sequences.sequences)
+    assert sequences.n_trained_tokens == sum(len(recorded[n].sampled_ids) for n in trained)
+
+
+def test_a_loop_is_one_row():
+    tape = Tape()
+    loop(tape, 3)
+    assert rows(tape) == [((0, 1, 2, 3), (0, 1, 2, 3))]
+    assert left_out(tape) == {}
+
+
+def test_rows_come_conversation_by_conversation_although_calls_interleave():
+    tape = Tape()
+    asks = assistant("", ("task", {"prompt": "Look at a.py."}), ("task", {"prompt": "Look at b.py."}))
+    tape.say(TASK, asks, tools=("bash", "task"))
+    looks = {}
+    for name in "ab":
+        looks[name] = assistant("", ("bash", {"command": f"cat {name}.py"}), ids=name)
+        tape.say([system("You help."), user(f"Look at {name}.py.")], looks[name], tools=("bash",))
+    for name in "ba":
+        seen = [system("You help."), user(f"Look at {name}.py."), looks[name], result("code", looks[name])]
+        tape.say(seen, assistant(f"I saw {name}."), tools=("bash",))
+    messages = [*TASK, asks, result("I saw a.", asks, 0), result("I saw b.", asks, 1)]
+    tape.say(messages, assistant("Both are fine."), tools=("bash", "task"))
+    assert rows(tape, roles=("main", "subagent")) == [((0, 5), (0, 5)), ((1, 4), (1, 4)), ((2, 3), (2, 3))]
+    assert rows(tape) == [((0, 5), (0, 5))]
+    assert left_out(tape) == {1: "role", 2: "role", 3: "role", 4: "role"}
+
+
+def test_a_reply_that_broke_off_is_trained_only_if_asked_for():
+    tape = Tape()
+    tape.say(TASK, assistant("Half a"), status="aborted", delivered=False, finish_reason=None)
+    tape.say(TASK, assistant("A whole reply."))
+    assert rows(tape) == [((1,), (1,))]
+    assert left_out(tape) == {0: "aborted"}
+    assert rows(tape, aborted="train") == [((0,), (0,)), ((1,), (1,))]
+
+
+def test_a_reply_that_broke_off_but_was_used_is_trained():
+    """The next prompt begins with exactly its prompt and sampled ids: the agent had it."""
+    tape = Tape()
+    asks = assistant("", ("bash", {"command": "ls"}))
+    whole = tape.say(TASK, asks, tools=("bash",), status="aborted", delivered=False, finish_reason=None)
+    tape.say([*TASK, asks, result("a", asks)], assistant("Done."), tools=("bash",))
+    assert rows(tape) == [((0, 1), (0, 1))]
+    found = tape.graph().conversations[0]
+    assert ("proved_used", (whole,)) in [(shown.rule, shown.calls) for shown in found.evidence]
+
+
+def test_a_row_ends_with_the_last_reply_that_is_trained_in_it():
+    tape = Tape()
+    messages = loop(tape, 1)
+    tape.say([*messages, user("More?")], assistant("Half"), tools=("bash",), status="aborted", delivered=False)
+    assert rows(tape) == [((0, 1), (0, 1))]
+    assert left_out(tape) == {2: "aborted"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"status": "error", "reply": None}, "error"),
+        ({"status": "stopped"}, "stopped"),
+        ({"status": "running", "ended": None}, "running"),
+        ({"delivered": False}, "undelivered"),
+        ({"delivered": None}, "delivery_unknown"),
+        ({"prompt_ids": None}, "no_token_ids"),
+        ({"sampled_ids": None, "logprobs": None}, "no_token_ids"),
+        ({"logprobs": None}, "no_logprobs"),
+        ({"usage_sampled": 99}, "count_mismatch"),
+        ({"usage_prompt": 99}, "count_mismatch"),
+        ({"logprobs": np.full(2, -0.5, dtype=np.float32)}, "count_mismatch"),
+        ({"constrained": ("response_format",)}, "constrained"),
+    ],
+)
+def test_a_call_that_may_not_be_trained_is_left_out_with_its_reason(fields, reason):
+    tape = Tape()
+    tape.say(TASK, assistant("A reply."), **fields)
+    assert rows(tape) == []
+    assert left_out(tape) == {0: reason}
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, -9999.0])
+def test_a_logprob_that_is_none_leaves_its_call_out(wrong):
+    tape = Tape()
+    tape.say(TASK, assistant("A reply."))
+    tape.calls[0].logprobs[1] = wrong
+    assert left_out(tape) == {0: "invalid_logprobs"}
+
+
+def test_an_empty_reply_has_nothing_to_train():
+    tape = Tape()
+    tape.say(TASK, assistant(""), sampled=[])
+    assert left_out(tape) == {0: "nothing_sampled"}
+
+
+def test_unknown_delivery_with_a_child_is_delivered():
+    tape = Tape()
+    asks = assistant("", ("bash", {"command": "ls"}))
+    tape.say(TASK, asks, tools=("bash",), delivered=None)
+    tape.say([*TASK, asks, result("a", asks)], assistant("Done."), tools=("bash",))
+    assert rows(tape) == [((0, 1), (0, 1))]
+
+
+def test_a_constrained_reply_is_context_unless_asked_for():
+    tape = Tape()
+    asks = assistant("", ("bash", {"command": "ls"}))
+    tape.say(TASK, asks, tools=("bash",), constrained=("tool_choice",))
+    tape.say([*TASK, asks, result("a", asks)], assistant("Done."), tools=("bash",))
+    assert rows(tape) == [((0, 1), (1,))]
+    assert left_out(tape) == {0: "constrained"}
+    assert rows(tape, constrained="train") == [((0, 1), (0, 1))]
+
+
+def test_an_empty_export_says_why():
+    tape = Tape()
+    loop(tape, 1, logprobs=None)
+    sequences = cut(tape.graph())
+    assert sequences.sequences == ()
+    assert [(left.call, left.reason) for left in sequences.left_out] == [(0, "no_logprobs"), (1, "no_logprobs")]
+    assert sequences.findings == ("no_logprobs", "nothing_trainable")
+
+
+def test_an_export_of_roles_that_nobody_had_says_so():
+    tape = Tape()
+    loop(tape, 1)
+    sequences = cut(tape.graph(), Options(roles=("subagent",)))
+    assert (sequences.sequences, sequences.findings) == ((), ("nothing_trainable",))
+
+
+@pytest.mark.parametrize(
+    ("finish", "stopped", "flag"),
+    [
+        ("stop", None, False),
+        ("length", None, "length"),
+        ("stop", Stop(limit="max_calls", at_call=2, stops=1), "limit"),
+    ],
+)
+def test_a_row_that_was_cut_short_says_by_what(finish, stopped, flag):
+    tape = Tape(stopped=stopped)
+    loop(tape, 1, finish_reason=finish)
+    (row,) = cut(tape.graph()).sequences
+    assert row.truncated == flag
+
+
+def test_a_span_is_cut_where_its_weights_change():
+    tape = Tape()
+    spans = (WeightSpan(version="v1", start=0, end=2), WeightSpan(version="v2", start=2, end=3))
+    weights = Weights(start="v1", end="v2", spans=spans)
+    tape.say(TASK, assistant("one two three"), weights=weights)
+    (row,) = cut(tape.graph()).sequences
+    end = len(row.input_ids)
+    assert [(span.kind, span.start, span.end, span.weights) for span in row.spans] == [
+        ("prompt", 0, end - 4, None),
+        ("sampled", end - 4, end - 2, "v1"),
+        ("sampled", end - 2, end - 1, "v2"),
+        ("sampled", end - 1, end, None),
+    ]
+
+
+def test_a_row_says_what_it_was_sampled_with_and_null_where_that_differs():
+    tape = Tape()
+    asks = assistant("", ("bash", {"command": "ls"}))
+    tape.say(TASK, asks, tools=("bash",), sampling_sent={"temperature": 1.0, "top_p": 0.8})
+    sent = {"temperature": 1.0, "top_p": 0.9, "seed": 1}
+    tape.say([*TASK, asks, result("a", asks)], assistant("Done."), tools=("bash",), sampling_sent=sent)
+    (row,) = cut(tape.graph()).sequences
+    assert row.sampling == {"temperature": 1.0, "top_p": None, "seed": None}
+
+
+def test_rewards_of_calls_stand_with_the_row_that_trains_them():
+    tape = Tape(per_call_rewards={"chatcmpl-0": 0.5, "chatcmpl-1#0": 1.0}, reward=0.75, group="g")
+    loop(tape, 1)
+    sequences = cut(tape.graph())
+    (row,) = sequences.sequences
+    assert row.call_rewards == {0: 0.5, 1: 1.0}
+    assert (sequences.reward, sequences.group, sequences.final) == (0.75, "g", True)
+
+
+def test_rows_of_an_open_rollout_are_not_final():
+    tape = Tape(state="open")
+    loop(tape, 1)
+    assert cut(tape.graph()).final is False
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"roles": ("main", "boss")}, "roles is one of main, summary, subagent, auxiliary; not 'boss'"),
+        ({"roles": ()}, "roles names at least one of main, summary, subagent, auxiliary"),
+        ({"drift": "join"}, "drift is one of split; not 'join'"),
+        ({"threshold": -1}, "threshold is a number of tokens, 0 or more; not -1"),
+        ({"constrained": "yes"}, "constrained is one of context, train; not 'yes'"),
+        ({"aborted": "yes"}, "aborted is one of context, train; not 'yes'"),
+    ],
+)
+def test_an_option_that_is_none_is_refused_by_name(options, says):
+    with pytest.raises(ValueError, match=f"^{says}$"):
+        Options(**options)
