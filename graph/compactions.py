@@ -1,0 +1,240 @@
+"""Where a conversation went on from a summary of itself.
+
+An agent whose context is full asks for a summary and begins anew with it: as an assistant message (opencode), inside a
+user message (pi, codex), or spliced from two replies (terminus-2). The summary was asked for in a call of its own
+(opencode, pi) or inside the conversation (qwen-code, codex). Often the task's text is gone.
+
+So a request continues a conversation by compaction when
+- it has the conversation's tools: an equal list; or, where neither has any, its system text or its opening;
+- it doesn't carry an earlier conversation's history in front of the summary (turns kept behind it change nothing);
+- it carries the whole text of a reply, at least 16 characters, whose call had read that conversation: it belongs to it
+  and nothing came after it there, or its prompt holds the conversation's last reply or last tool result.
+
+Two things look like this and are not: a call that merely goes on behind a compaction, its opening unchanged; and a
+subagent that was given another's report to read, whose opening stands in a tool call's arguments.
+
+Only messages before the second sampled reply of a request are looked at, and each user message once in a rollout.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from graph.messages import strings
+from graph.records import Call, Message
+from graph.replies import Replies
+
+CARRIED_CHARS = 16
+"""A reply this long stands in another call's text by more than chance."""
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    """The last call of the conversation that went on, and the calls whose text was carried over."""
+
+    parent: int
+    carries: tuple[int, ...]
+
+
+class _Front(msgspec.Struct, frozen=True, kw_only=True):
+    """What the front of a request carries."""
+
+    # Replies that can be summaries: before any history, in a user message or as a message without its own opening.
+    summaries: tuple[int, ...]
+    # The user messages that carry them.
+    carriers: tuple[str, ...]
+    # Replies carried behind those in user messages, and as messages with their own opening.
+    quoted: tuple[int, ...]
+    said: tuple[int, ...]
+
+
+class Trees:
+    """The conversations so far, as far as a compaction has to know them."""
+
+    def __init__(self, replies: Replies) -> None:
+        self._replies = replies
+        # Call → root of its tree; root → its calls in order of arrival; root → the tool lists that they had.
+        self.root: dict[int, int] = {}
+        self.members: dict[int, list[int]] = {}
+        self._tools: dict[int, set[str | None]] = {}
+        self._parent: dict[int, int] = {}
+        # Strings in the arguments of each call's tool calls.
+        self._arguments: list[tuple[int, tuple[str, ...]]] = []
+        # User message → texts of replies that stood in it when it was first looked at.
+        self._inside: dict[bytes, tuple[str, ...]] = {}
+
+    def add(self, call: Call, parent: int | None) -> None:
+        """Put a call into its parent's tree, or into one of its own."""
+        root = call.n if parent is None else self.root[parent]
+        self.root[call.n] = root
+        if parent is not None:
+            self._parent[call.n] = parent
+        self.members.setdefault(root, []).append(call.n)
+        self._tools.setdefault(root, set()).add(call.tools)
+        if call.reply is not None and call.reply.tool_calls:
+            found = (text for tool_call in call.reply.tool_calls for text in strings(tool_call.arguments))
+            self._arguments.append((call.n, tuple(found)))
+
+    def descends(self, n: int, above: int) -> bool:
+        """Say if call `above` lies on the way from call `n` to its root, `n` itself included."""
+        at: int | None = n
+        while at is not None and at >= above:
+            if at == above:
+                return True
+            at = self._parent.get(at)
+        return False
+
+    def compaction(self, call: Call, carried: int | None) -> Compaction | None:
+        """Find the conversation that `call` continues by compaction; `carried` is the latest reply that it carries."""
+        replies = self._replies
+        if carried is not None and replies.opening(call.messages) == replies.opening_of(carried):
+            return None
+        front = self._front(call)
+        if not front.summaries or self._commissioned(call, front.carriers):
+            return None
+        best: tuple[int, int, int] | None = None
+        found: Compaction | None = None
+        for root, members in self.members.items():
+            if not self._same_tools(call, root):
+                continue
+            usable = [n for n in members if replies.parent_by_message(n, call)]
+            last = max(usable, key=lambda n: (replies.calls[n].ended or 0, n), default=None)
+            if last is None or not (call.tools or self._same_start(call, root, last)):
+                continue
+            read = {n: self._had_read(n, root, last) for n in front.summaries}
+            score = max(read.values()), replies.calls[last].ended or 0, root
+            if score[0] and (best is None or score > best):
+                more = [*front.quoted, *(n for n in front.said if self.root[n] != root)]
+                carries = {n for n in read if read[n]} | {n for n in more if self._had_read(n, root, None)}
+                best, found = score, Compaction(parent=last, carries=tuple(sorted(carries)))
+        return found
+
+    def _front(self, call: Call) -> _Front:
+        replies = self._replies
+        summaries: dict[str, list[int]] = {}
+        carriers: list[str] = []
+        quoted: dict[str, list[int]] = {}
+        said: list[int] = []
+        history = 0
+        for place, message in enumerate(call.messages):
+            if message.role == "user":
+                for text in self._texts_inside(message):
+                    if by := [n for n in replies.saying(text) if replies.parent_by_message(n, call)]:
+                        (quoted if history else summaries).setdefault(text, []).extend(by)
+                        carriers += [] if history else [message.text]
+            elif message.role == "assistant":
+                same = replies.saying(message.text) if not message.tool_calls else ()
+                by = [n for n in {*replies.saying_this(message), *same} if replies.parent_by_message(n, call)]
+                if not by:
+                    continue
+                history += 1
+                if history == 2:
+                    break
+                standing = [n for n in by if replies.opening_stands(n, call.messages, place)]
+                said += standing
+                if not standing and len(message.text.strip()) >= CARRIED_CHARS:
+                    summaries.setdefault(message.text.strip(), []).extend(by)
+        return _Front(
+            summaries=_outermost(summaries),
+            carriers=tuple(carriers),
+            quoted=_outermost(quoted),
+            said=tuple(sorted(said)),
+        )
+
+    def _texts_inside(self, message: Message) -> tuple[str, ...]:
+        found = self._inside.get(message.digest)
+        if found is None:
+            text = message.text
+            found = tuple(said for said in self._replies.texts if len(said) >= CARRIED_CHARS and said in text)
+            self._inside[message.digest] = found
+        return found
+
+    def _commissioned(self, call: Call, carriers: Sequence[str]) -> bool:
+        """Say if one of the carrying messages was written by a tool call: it is a task, not a summary."""
+        if not carriers:
+            return False
+        return any(
+            carrier.strip() in argument
+            for n, arguments in self._arguments
+            if self._replies.parent_by_message(n, call)
+            for argument in arguments
+            for carrier in carriers
+        )
+
+    def _same_tools(self, call: Call, root: int) -> bool:
+        tools = self._tools[root]
+        return call.tools in tools if call.tools is not None else tools == {None}
+
+    def _same_start(self, call: Call, root: int, last: int) -> bool:
+        """Say if a request has the system text or the opening of a conversation, neither having tools."""
+        replies = self._replies
+        system = _system(call)
+        opening = replies.opening_of(root)
+        return (bool(system) and system == _system(replies.calls[last])) or (
+            bool(opening) and any(message.digest == opening[-1] for message in call.messages)
+        )
+
+    def _had_read(self, n: int, root: int, last: int | None) -> int:
+        """Say if call `n` had read the tree of `root`: 0, or a number that grows with the evidence.
+
+        With `last`, the tree's last call now, nothing may have come after `n` there.
+        """
+        replies = self._replies
+        call = replies.calls[n]
+        if self.root[n] == root:
+            return _MESSAGE if n != root and (last is None or self.descends(last, n)) else 0
+        if last is not None and replies.calls[last].arrived > (call.ended or 0):
+            return 0
+        before = max(
+            (m for m in self.members[root] if replies.parent_by_message(m, call)),
+            key=lambda m: (replies.calls[m].ended or 0, m),
+            default=None,
+        )
+        return 0 if before is None else _holds(call.messages, replies.calls[before])
+
+
+_MESSAGE = 2**40
+"""Evidence of a whole message, which outweighs text of any length."""
+
+
+def _outermost(carried: dict[str, list[int]]) -> tuple[int, ...]:
+    """Return the calls whose text is carried, without those that only stand in the text of another."""
+    return tuple(
+        sorted({n for text, by in carried.items() if not any(text != o and text in o for o in carried) for n in by})
+    )
+
+
+def _system(call: Call) -> str:
+    return "\n".join(message.text for message in call.messages if message.role == "system")
+
+
+def _holds(messages: Sequence[Message], last: Call) -> int:
+    """Say if `messages` hold the reply of `last`, or the last tool result that it read, as a message or as text."""
+    result = next((message for message in reversed(last.messages) if message.role == "tool"), None)
+    reply = last.reply
+    digests = {message.digest for message in messages}
+    if any(message is not None and message.digest in digests for message in (reply, result)):
+        return _MESSAGE
+    texts = [message.text.strip() for message in (reply, result) if message is not None]
+    evidence = [len(text) for text in texts if text and _stands(text, messages)]
+    for tool_call in reply.tool_calls if reply is not None else ():
+        whole = (tool_call.arguments, tool_call.canonical)
+        parts = strings(tool_call.arguments)
+        if any(text.strip() and _stands(text, messages) for text in whole) or (
+            parts and all(any(_stands(spelled, messages) for spelled in _spellings(part)) for part in parts)
+        ):
+            evidence.append(len(tool_call.canonical))
+    return max(evidence, default=0)
+
+
+def _stands(text: str, messages: Sequence[Message]) -> bool:
+    return any(text in message.text for message in messages)
+
+
+def _spellings(text: str) -> Iterator[str]:
+    """Yield a string as it stands in plain text and in JSON."""
+    yield text
+    yield json.dumps(text, ensure_ascii=False)[1:-1]
+    yield json.dumps(text)[1:-1]

@@ -1,0 +1,142 @@
+"""How a call hangs on an earlier one: exact, compaction, drift, or not at all.
+
+Rules
+1. *exact*: the parent's prompt and sampled ids are a prefix of this prompt. The longest wins; among equals the
+   delivered, then the latest ended.
+2. *compaction*: see `graph.compactions`.
+3. *drift*: the request carries an earlier call's reply as an assistant message, and that call's own opening still
+   stands before it. The latest such call. See `graph.replies`.
+4. *root*.
+
+A parent ended before the child arrived, and was delivered; or, for an exact link, is proved used by it. Only complete
+and aborted calls are linked. A call with ids but without sampled ones, or with one half of its ids unknown, is nobody's
+parent. Calls without ids (tier eval) are linked by their messages alone: a link of kind drift whose drift is None, for
+an exact link says something about ids.
+
+Two things that the rules leave to be said
+- A conversation that drifts in its last turn still begins with exactly the ids of the turn before. Its parent is the
+  last turn all the same, by drift: "not exact" is said of the call whose reply the request carries. Else drift would be
+  seen in first turns alone, and a turn that drifts would look like a branch that nobody went on with.
+- What was sampled of an aborted reply may be a prefix of what its retry sampled, so that ids alone would prove the
+  aborted call used when its retry was. Where there are messages they have to agree: the message in the reply's place
+  is that reply, and no delivered call with the same prompt said the same.
+
+Costs. An exact link takes a few steps in the trie and a look at the last messages. Other links take besides a look at
+the messages behind the reply that is found. Replies are found by what they are known by, never by going through calls.
+"""
+
+from __future__ import annotations
+
+from graph.compactions import Trees
+from graph.drift import explain
+from graph.messages import equal
+from graph.records import Call, Drift, Link
+from graph.replies import Replies
+from graph.tokens import Trie
+
+LINKED = ("complete", "aborted")
+"""Statuses of calls that are linked; the others make no node."""
+
+
+class Linker:
+    """Links the calls of one rollout. They come in order of arrival; the ids of all of them are in `tokens` before."""
+
+    def __init__(self, tokens: Trie) -> None:
+        self._tokens = tokens
+        self._replies = Replies(tokens)
+        self._trees = Trees(self._replies)
+        self.links: dict[int, Link] = {}
+        # Calls whose reply came back in a later request, of any status.
+        self.came_back: set[int] = set()
+
+    @property
+    def proved(self) -> frozenset[int]:
+        """The calls proved used by an exact continuation."""
+        return frozenset(self._replies.proved)
+
+    def add(self, call: Call) -> None:
+        """Link one call, which arrived after all that were added before."""
+        link = self._link(call)
+        if call.status not in LINKED:
+            # No node; but the reply that its request carries was used.
+            if link.parent is not None:
+                self.came_back.add(link.parent)
+            self.links[call.n] = Link(kind="root")
+            return
+        self.links[call.n] = link
+        if link.parent is not None:
+            self.came_back.add(link.parent)
+            if link.kind == "exact" and self._replies.delivered(link.parent) is not True:
+                self._replies.proved.add(link.parent)
+        self._replies.add(call)
+        self._trees.add(call, link.parent)
+
+    def _link(self, call: Call) -> Link:
+        exact = self._exact(call)
+        found = self._replies.carried(call, expected=exact)
+        carried = None if found is None else found[0]
+        if exact is not None and not (carried is not None and self._nearer(carried, exact, call)):
+            return Link(kind="exact", parent=exact, n_shared=self._tokens.depth(exact))
+        if exact is None and (compaction := self._trees.compaction(call, carried)) is not None:
+            return Link(
+                kind="compaction",
+                parent=compaction.parent,
+                carries=compaction.carries,
+                n_shared=self._shared(compaction.parent, call),
+            )
+        if found is not None:
+            return self._drift(call, *found)
+        return Link(kind="root")
+
+    def _exact(self, call: Call) -> int | None:
+        if call.n not in self._tokens or call.status not in LINKED:
+            return None
+        for _, keys in self._tokens.ends(call.n, self._tokens.n_prompt(call.n)):
+            parents = [n for n in keys if n in self._replies.calls and self._continued(n, call)]
+            if parents:
+                return max(parents, key=lambda n: (self._replies.delivered(n) is True, self._replies.calls[n].ended, n))
+        return None
+
+    def _continued(self, n: int, call: Call) -> bool:
+        """Say if `call`, whose prompt begins with the ids of call `n`, can have gone on from it."""
+        before = self._replies.calls[n]
+        if before.sampled_ids is None or not self._replies.usable(n, call):
+            return False
+        place = len(before.messages)
+        if self._replies.delivered(n) is True or before.reply is None or place == 0 or not call.messages:
+            return True
+        return place < len(call.messages) and equal(call.messages[place], before.reply)
+
+    def _nearer(self, carried: int, exact: int, call: Call) -> bool:
+        """Say if the call whose reply is carried is nearer than the one whose ids are."""
+        if carried == exact:
+            return False
+        if self._trees.descends(carried, exact):
+            return True
+        if self._replies.delivered(exact) is True or carried not in self._tokens:
+            return False
+        # An aborted try and the retry that said the same: the delivered one was used, unless its ids say otherwise.
+        n_prompt = self._tokens.n_prompt(exact)
+        same_prompt = self._tokens.n_prompt(carried) == n_prompt <= self._tokens.common(carried, exact)
+        return same_prompt and self._shared(carried, call) < self._tokens.depth(carried)
+
+    def _shared(self, parent: int, call: Call) -> int:
+        if parent not in self._tokens or call.n not in self._tokens:
+            return 0
+        return min(self._tokens.common(parent, call.n), self._tokens.n_prompt(call.n))
+
+    def _drift(self, call: Call, parent: int, place: int) -> Link:
+        shared = self._shared(parent, call)
+        drift: Drift | None = None
+        if parent in self._tokens and call.n in self._tokens:
+            tokens = self._tokens
+            drift = explain(
+                self._replies.calls[parent],
+                call,
+                call.messages[place],
+                at=shared,
+                parent_ids=tokens.path(parent),
+                n_parent_prompt=tokens.n_prompt(parent),
+                new=tokens.path(call.n)[shared : tokens.n_prompt(call.n)],
+            )
+        return Link(kind="drift", parent=parent, n_shared=shared, drift=drift)
