@@ -144,7 +144,7 @@ class Writer:
             stopping, self._open = self._open, False
             if stopping:
                 self._handed += 1
-                self._queue.put(_Op(None, last, probe=True, stop=True))
+                self._queue.put(_Op(None, last, stop=True))
         try:
             if stopping:
                 async with asyncio.timeout(STOP_S):
@@ -189,9 +189,8 @@ class Writer:
         try:
             while self._group(db):
                 pass
-        except BaseException as error:  # noqa: BLE001 - it ends here: logged, and told to all that wait
+        except BaseException:  # noqa: BLE001 - it ends here: logged, and told to all that wait
             _log.critical("the writer of %s died", self._where, exc_info=True)
-            self.failure = f"the writer of {self._where} died: {error!r}"
         finally:
             with self._door:
                 self._open = False
@@ -210,8 +209,12 @@ class Writer:
         try:
             self._commit(db, ops)
         except BaseException as error:
+            # Said before it is told: who hears of it may look at `failure` at once.
+            self.failure = f"the writer of {self._where} died: {error!r}"
+            with self._door:
+                self._open = False
             for op in ops:
-                op.error = StoreError("store_failed", f"the writer of {self._where} died: {error!r}")
+                op.error = StoreError("store_failed", self.failure)
             self._settle(ops)
             raise
         self._settle(ops)
@@ -224,11 +227,12 @@ class Writer:
         work = owed + [op for op in ops if op.work is not None]
         if len(work) == 1 or (work and not self._together(db, work)):
             self._one_by_one(db, owed, work[len(owed) :])
-        if any(op.probe for op in ops):
-            error = self._probe(db) if self.failure is not None or self._owed else None
-            for op in ops:
-                if op.probe:
-                    op.error = error
+        # Who flushes asks for the store's health; who stops, only for what is still owed.
+        asked = [op for op in ops if (op.probe and self.failure is not None) or ((op.probe or op.stop) and self._owed)]
+        if asked:
+            error = self._probe(db)
+            for op in asked:
+                op.error = error
 
     def _together(self, db: apsw.Connection, ops: list[_Op]) -> bool:
         """Run writes in one transaction; False when that failed, and nothing of it is left."""

@@ -1,0 +1,80 @@
+"""The rollout that lies in `files/v….sql`, one file a version of the stored format.
+
+    python -m tests.capture.store.old > tests/capture/store/files/v1.sql
+
+writes the file of the present version. It is run once a version, when that version is released, and never again: what
+a later version reads is what the earlier one wrote.
+"""
+
+import asyncio
+import io
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import apsw.shell
+import numpy as np
+
+from capture.store.base import Delta, Exchange, Record
+from graph.records import Notice
+from tests.capture.store.samples import NOW, call, ended, entry, ids, open_at, request
+
+TOOLS = [{"type": "function", "function": {"name": "f", "description": "d" * 300}}]
+FIRST = request("hi", tools=TOOLS, seed=10**20)
+SECOND = request("hi", "hello", "more", tools=TOOLS)
+DELIVERED_AT = "2026-01-01T00:00:01.000Z"
+
+
+def records() -> list[Record]:
+    """The two calls, as they are finished."""
+    one = ended(
+        call(0, FIRST),
+        FIRST,
+        id="chatcmpl-1",
+        prompt_ids=ids(1, 2, 3),
+        sampled_ids=ids(4, 5),
+        logprobs=np.array([-0.5, np.nan], np.float32),
+        finish_reason="stop",
+        sent=FIRST[:-1] + b', "logprobs": true}',
+        reply=json.dumps(
+            {"id": "chatcmpl-1", "choices": [{"index": 0, "message": {"content": "hello " * 50}}]}
+        ).encode(),
+        usage=b'{"prompt_tokens":3}',
+    )
+    prompt = ids(1, 2, 3, 4, 5, 6)
+    two = ended(call(1, SECOND), SECOND, status="error", prompt_ids=prompt, delta=Delta(holder=0, shared=5))
+    exchange = Exchange(request=SECOND, error={"blame": "engine", "status": 500, "message": "no"})
+    return [one, Record(call=two.call, exchange=exchange, delta=two.delta)]
+
+
+async def write(path: Path) -> None:
+    """Write the rollout into a store."""
+    store = open_at(path)
+    await store.open()
+    await store.add([entry("old", group="g", labels={"split": "train"}, task="say hi")])
+    for record in records():
+        await store.finish("old", [record])
+    store.deliver("old", [0], delivered=True, at=DELIVERED_AT)
+    store.notice("old", Notice(code="request_refused", at=NOW, calls=(1,), data={"field": "priority"}))
+    await store.change("old", {"state": "closed", "reward": 1.0, "roles": {0: "main"}})
+    await store.close()
+
+
+def dump(path: Path) -> str:
+    """A store as SQL, without what differs from one machine to the next."""
+    out = io.StringIO()
+    db = apsw.Connection(str(path))
+    apsw.shell.Shell(stdout=out, db=db).process_command(".dump")
+    db.close()
+    lines = [
+        line for line in out.getvalue().splitlines() if line and not line.startswith(("--", "DROP", "PRAGMA page"))
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.db"
+        asyncio.run(write(path))
+        sys.stdout.write(dump(path))

@@ -1,0 +1,102 @@
+"""The ladder: each step from a stored file of its version, and a fresh file equal to one that climbed."""
+
+from pathlib import Path
+
+import apsw
+import msgspec
+import pytest
+
+from capture.errors import StoreError
+from capture.store import migrations
+from capture.store.base import FORMAT_VERSION, Query
+from graph.records import Notice
+from tests.capture.store import old
+from tests.capture.store.samples import NOW, as_json, open_at, plain
+
+FILES = Path(__file__).parent / "files"
+
+
+def schema(db: apsw.Connection) -> list[tuple[str, str]]:
+    return db.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name").fetchall()
+
+
+def stored(version: int) -> apsw.Connection:
+    """A database as that version wrote it."""
+    db = apsw.Connection(":memory:")
+    db.execute((FILES / f"v{version}.sql").read_text())
+    return db
+
+
+@pytest.fixture
+def db():
+    db = apsw.Connection(":memory:")
+    yield db
+    db.close()
+
+
+def test_an_empty_file_climbs_to_the_top(db):
+    assert migrations.climb(db) == 0
+    assert migrations.version(db) == FORMAT_VERSION
+    assert migrations.climb(db) == FORMAT_VERSION
+
+
+@pytest.mark.parametrize("version", range(1, FORMAT_VERSION + 1))
+def test_a_stored_file_climbs_to_what_a_fresh_one_is(db, version):
+    migrations.climb(db)
+    old = stored(version)
+    assert migrations.climb(old) == version
+    # A column that is changed without a step shows here.
+    assert schema(old) == schema(db)
+    old.close()
+
+
+@pytest.mark.parametrize("version", range(1, FORMAT_VERSION + 1))
+async def test_all_that_lies_in_a_stored_file_is_read(tmp_path, version):
+    db = apsw.Connection(str(tmp_path / "t.db"))
+    db.execute((FILES / f"v{version}.sql").read_text())
+    db.close()
+    store = open_at(tmp_path / "t.db")
+    await store.open()
+    page = await store.page(Query(order="closed", group="g", labels={"split": "train"}))
+    (found,) = page.entries
+    assert (found.rollout.id, found.rollout.reward, found.rollout.roles) == ("old", 1.0, {0: "main"})
+    assert (found.rollout.task, found.rollout.closed_at, found.version) == ("say hi", NOW, 5)
+    assert await store.by_secret(b"tools of old") == (found, "tools")
+    one, two = old.records()
+    delivered = msgspec.structs.replace(one.call, delivered=True)
+    assert [plain(call) for call in await store.calls("old")] == [plain(delivered), plain(two.call)]
+    deliveries = ({"at": old.DELIVERED_AT, "complete": True},)
+    assert as_json(await store.exchange("old", 0)) == as_json(one.exchange) | {"deliveries": deliveries}
+    assert as_json(await store.exchange("old", 1)) == as_json(two.exchange)
+    notice = Notice(code="request_refused", at=NOW, calls=(1,), data={"field": "priority"})
+    assert await store.notices("old") == [notice]
+    await store.close()
+
+
+def test_a_newer_file_is_refused(db):
+    migrations.climb(db)
+    db.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
+    with pytest.raises(StoreError, match=f"its format is {FORMAT_VERSION + 1}, this one reads up to") as caught:
+        migrations.climb(db)
+    assert caught.value.code == "store_newer"
+    assert "update Treering" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "statement", ["CREATE TABLE theirs (x)", "PRAGMA user_version = 1", "PRAGMA application_id = 5"]
+)
+def test_the_database_of_another_program_is_refused(db, statement):
+    db.execute(statement)
+    with pytest.raises(StoreError, match="another program"):
+        migrations.climb(db)
+
+
+def test_a_step_that_fails_leaves_the_file_on_its_rung(db, monkeypatch):
+    migrations.climb(db)
+    before = schema(db)
+    monkeypatch.setattr(migrations, "STEPS", (*migrations.STEPS, "CREATE TABLE more (x); CREATE TABLE rollout (x);"))
+    with pytest.raises(apsw.SQLError):
+        migrations.climb(db)
+    assert not db.in_transaction
+    assert schema(db) == before
+    assert migrations.version(db) == FORMAT_VERSION

@@ -1,0 +1,265 @@
+"""The writer thread: order, groups, failures that stay with their write, and no silent death."""
+
+import asyncio
+import threading
+
+import apsw
+import pytest
+
+from capture.errors import ClientError, StoreError
+from capture.store.writer import MAX_OWED, Writer
+
+
+def opener(path):
+    def open_it() -> apsw.Connection:
+        db = apsw.Connection(str(path))
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("CREATE TABLE IF NOT EXISTS t (v); CREATE TABLE IF NOT EXISTS probe (data BLOB)")
+        return db
+
+    return open_it
+
+
+def insert(value):
+    return lambda db: db.execute("INSERT INTO t VALUES (?)", (value,)).close()
+
+
+def fail(error):
+    def work(db):
+        db.execute("INSERT INTO t VALUES ('half')")
+        raise error
+
+    return work
+
+
+def refuse(db):
+    raise ClientError("id_taken", "no", status=409)
+
+
+async def values(writer):
+    return [value for (value,) in await writer.run(lambda db: db.execute("SELECT v FROM t").fetchall())]
+
+
+async def full(writer, pages):
+    await writer.run(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchall())
+
+
+@pytest.fixture
+async def writer(tmp_path):
+    writer = Writer(opener(tmp_path / "t.db"), where="the store")
+    await writer.start()
+    yield writer
+    await writer.stop()
+
+
+async def test_writes_keep_their_order_awaited_or_not(writer):
+    writer.submit(insert(1))
+    await writer.run(insert(2))
+    writer.submit(insert(3))
+    assert await values(writer) == [1, 2, 3]
+
+
+async def test_a_result_comes_back_after_the_commit(writer, tmp_path):
+    assert await writer.run(lambda db: "result") == "result"
+    await writer.run(insert(1))
+    other = apsw.Connection(str(tmp_path / "t.db"))
+    assert other.execute("SELECT v FROM t").fetchall() == [(1,)]
+    other.close()
+
+
+async def test_what_gathers_while_it_is_held_is_one_transaction(writer):
+    await writer.flush()
+    before = writer.groups
+    writer.hold()
+    async with asyncio.TaskGroup() as group:
+        for n in range(500):
+            group.create_task(writer.run(insert(n)))
+        await asyncio.sleep(0)
+        assert writer.groups == before
+        writer.release()
+    assert writer.groups == before + 1
+    assert await values(writer) == list(range(500))
+
+
+async def test_writes_from_several_threads_all_arrive(writer):
+    threads = [threading.Thread(target=lambda: [writer.submit(insert(n)) for n in range(100)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        await asyncio.to_thread(thread.join)
+    await writer.flush()
+    assert len(await values(writer)) == 400
+
+
+async def gather_held(writer, *works):
+    """Hand over writes as one group; return what came of each."""
+    writer.hold()
+    tasks = [asyncio.get_running_loop().create_task(writer.run(work)) for work in works]
+    await asyncio.sleep(0)
+    writer.release()
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_write_with_a_bug_fails_alone_and_leaves_nothing(writer):
+    one, bad, two = await gather_held(writer, insert(1), fail(ZeroDivisionError("bug")), insert(2))
+    assert (one, two) == (None, None)
+    assert isinstance(bad, StoreError)
+    assert bad.code == "store_failed"
+    assert "bug" in bad.message
+    assert await values(writer) == [1, 2]
+    # The store itself is well.
+    assert writer.failure is None
+
+
+async def test_a_refusal_costs_the_group_nothing(writer):
+    await writer.flush()
+    before = writer.groups
+    one, refused, two = await gather_held(writer, insert(1), refuse, insert(2))
+    assert (one, two) == (None, None)
+    assert isinstance(refused, ClientError)
+    assert writer.groups == before + 1
+
+
+async def test_a_full_disk_fails_what_does_not_fit_and_nothing_else(writer):
+    await full(writer, 1)
+    small, big = await gather_held(writer, insert("x"), insert("z" * 100_000))
+    assert small is None
+    assert (big.code, big.status) == ("store_full", 507)
+    assert await values(writer) == ["x"]
+
+
+async def test_failure_is_said_until_a_write_works(writer):
+    await full(writer, 1)
+    with pytest.raises(StoreError):
+        await writer.run(insert("z" * 100_000))
+    assert "disk is full" in writer.failure
+    # Small enough for a page that is there.
+    await writer.run(insert("x"))
+    assert writer.failure is None
+    await writer.flush()
+
+
+async def test_flush_proves_that_the_file_can_grow(writer):
+    await full(writer, 1)
+    with pytest.raises(StoreError):
+        await writer.run(insert("z" * 100_000))
+    # An empty transaction would do on a full disk, and prove nothing.
+    for _ in range(2):
+        with pytest.raises(StoreError, match="disk is full"):
+            await writer.flush()
+        assert "disk is full" in writer.failure
+    writer.submit(lambda db: db.execute("PRAGMA max_page_count = 1000").fetchall())
+    await writer.flush()
+    assert writer.failure is None
+
+
+async def test_what_must_not_be_lost_is_owed_and_paid_first_and_in_order(writer):
+    await full(writer, 1)
+    for n in range(5):
+        writer.submit(insert(f"{n}" + "z" * 50_000), keep=True)
+    writer.submit(insert("lost" + "z" * 50_000))
+    with pytest.raises(StoreError):
+        await writer.flush()
+    assert "owed 5" in repr(writer)
+    await full(writer, 10_000)
+    await writer.run(insert("new"))
+    assert [value[:3] for value in await values(writer)] == ["0zz", "1zz", "2zz", "3zz", "4zz", "new"]
+    assert "owed 0" in repr(writer)
+
+
+async def test_what_is_owed_is_bounded(writer, monkeypatch, caplog):
+    assert MAX_OWED == 100_000
+    monkeypatch.setattr("capture.store.writer.MAX_OWED", 3)
+    await full(writer, 1)
+    for n in range(5):
+        writer.submit(insert(f"{n}" + "z" * 50_000), keep=True)
+    with pytest.raises(StoreError):
+        await writer.flush()
+    assert "writes are lost" in caplog.text
+    await full(writer, 10_000)
+    await writer.flush()
+    assert [value[:1] for value in await values(writer)] == ["2", "3", "4"]
+
+
+async def test_a_kept_write_with_a_bug_is_not_tried_for_ever(writer, caplog):
+    writer.submit(fail(ZeroDivisionError("bug")), keep=True)
+    writer.submit(insert(1))
+    await writer.flush()
+    assert await values(writer) == [1]
+    assert "bug" in caplog.text
+
+
+async def test_a_waiter_that_gave_up_disturbs_nobody(writer):
+    writer.hold()
+    task = asyncio.get_running_loop().create_task(writer.run(insert(1)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    writer.release()
+    await writer.run(insert(2))
+    assert await values(writer) == [1, 2]
+
+
+async def test_settle_waits_for_what_was_tried_and_says_nothing_of_failures(writer):
+    await full(writer, 1)
+    writer.submit(insert("z" * 100_000))
+    await writer.settle()
+    assert writer.failure is not None
+    await full(writer, 1000)
+
+
+async def test_stopping_commits_what_was_handed_over_even_when_held(tmp_path):
+    writer = Writer(opener(tmp_path / "t.db"), where="the store")
+    await writer.start()
+    writer.hold()
+    for n in range(10):
+        writer.submit(insert(n))
+    await writer.stop()
+    await writer.stop()
+    db = apsw.Connection(str(tmp_path / "t.db"))
+    assert db.execute("SELECT count(*) FROM t").get == 10
+    db.close()
+    with pytest.raises(StoreError, match="the store is closed"):
+        writer.submit(insert(1))
+    with pytest.raises(StoreError, match="the store is closed"):
+        await writer.flush()
+
+
+async def test_a_connection_that_cannot_be_opened_is_the_error_of_start():
+    def opener():
+        raise StoreError("store_newer", "too new")
+
+    writer = Writer(opener, where="the store")
+    with pytest.raises(StoreError, match="too new"):
+        await writer.start()
+    with pytest.raises(StoreError):
+        writer.submit(insert(1))
+    await writer.stop()
+
+
+async def test_a_thread_that_dies_is_heard(tmp_path, monkeypatch, caplog):
+    writer = Writer(opener(tmp_path / "t.db"), where="the store")
+    await writer.start()
+
+    def broken(self, db, ops):
+        raise SystemExit("out of the blue")
+
+    monkeypatch.setattr(Writer, "_commit", broken)
+    first, second = await gather_held(writer, insert(1), insert(2))
+    for error in (first, second):
+        assert isinstance(error, StoreError)
+        assert "out of the blue" in error.message
+    assert "out of the blue" in writer.failure
+    assert "died" in caplog.text
+    with pytest.raises(StoreError, match="out of the blue"):
+        await writer.run(insert(3))
+    await writer.stop()
+
+
+async def test_the_log_is_copied_into_the_file_and_starts_anew(writer, tmp_path):
+    for _ in range(12):
+        await writer.run(insert("z" * 2_000_000))
+    await writer.flush()
+    # 24 MB were written. Without a checkpoint all of it would be in the log.
+    assert (tmp_path / "t.db-wal").stat().st_size < 8_000_000
