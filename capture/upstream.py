@@ -7,6 +7,7 @@ what an answer means `capture.engines`' and `capture.recorder`'s.
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -31,6 +32,9 @@ socket, since it can't be repeated safely once it may have been read."""
 
 HEADER_LIMIT = 65_536
 """Bytes of one header line, both ends alike: long authorisation and trace headers pass."""
+
+PIECEWISE_FROM = 2**20
+"""Bytes of a request's body from which it is written piece by piece; aiohttp warns of larger ones in one write."""
 
 _AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 
@@ -106,7 +110,8 @@ class Engine:
                 answer = await self._session.request(
                     method,
                     URL(self.url + path, encoded=True),
-                    data=body,
+                    # Piecewise, so that a slow engine doesn't make the socket's buffer hold a second copy.
+                    data=io.BytesIO(body) if body is not None and len(body) > PIECEWISE_FROM else body,
                     headers=out,
                     skip_auto_headers=_AUTO_HEADERS,
                     allow_redirects=False,

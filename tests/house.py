@@ -23,6 +23,8 @@ class House:
     def __init__(self, appliance: Appliance, session: aiohttp.ClientSession) -> None:
         self.appliance = appliance
         self.session = session
+        # Responses that a test opened by hand; closed at its end.
+        self.opened: list[aiohttp.ClientResponse] = []
 
     async def control(self, method: str, path: str, *, status: int = 200, **options: Any) -> Any:
         """Ask the control plane; fails unless it answers with `status`."""
@@ -73,6 +75,11 @@ async def house(engine: Engine | str, folder: Path, **settings: Any) -> AsyncIte
     try:
         timeout = aiohttp.ClientTimeout(total=30)
         async with aiohttp.ClientSession(timeout=timeout) as session:
-            yield House(appliance, session)
+            home = House(appliance, session)
+            try:
+                yield home
+            finally:
+                for response in home.opened:
+                    response.close()
     finally:
         await appliance.close()

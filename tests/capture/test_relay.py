@@ -459,5 +459,6 @@ async def _read(context: Any) -> tuple[int, Any, bytes]:
 
 async def _open(home: House, rollout: dict[str, Any], **body: Any) -> aiohttp.ClientResponse:
     response = await home.chat(rollout, stream=True, **body)
+    home.opened.append(response)
     assert response.status == 200, await response.text()
     return response
