@@ -19,12 +19,13 @@ Only messages before the second sampled reply of a request are looked at, and ea
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from graph.messages import strings
-from graph.records import Call, Message
+from graph.records import Call, Message, ToolCall
 from graph.replies import Replies
 
 CARRIED_CHARS = 16
@@ -94,8 +95,7 @@ class Trees:
         front = self._front(call)
         if not front.summaries or self._commissioned(call, front.carriers):
             return None
-        best: tuple[int, int, int] | None = None
-        found: Compaction | None = None
+        found: dict[int, tuple[int, int, Compaction]] = {}
         for root, members in self.members.items():
             if not self._same_tools(call, root):
                 continue
@@ -104,12 +104,14 @@ class Trees:
             if last is None or not (call.tools or self._same_start(call, root, last)):
                 continue
             read = {n: self._had_read(n, root, last) for n in front.summaries}
-            score = max(read.values()), replies.calls[last].ended or 0, root
-            if score[0] and (best is None or score > best):
+            if score := max(read.values()):
                 more = [*front.quoted, *(n for n in front.said if self.root[n] != root)]
                 carries = {n for n in read if read[n]} | {n for n in more if self._had_read(n, root, None)}
-                best, found = score, Compaction(parent=last, carries=tuple(sorted(carries)))
-        return found
+                continued = Compaction(parent=last, carries=tuple(sorted(carries)))
+                found[root] = score, replies.calls[last].ended or 0, continued
+        # Who reads a conversation reads its subagents' reports too: they are not what was summarised.
+        own = [root for root in found if not any(self._started(other, root) for other in found if other != root)]
+        return max((found[root] for root in own or found), key=lambda item: item[:2])[2] if found else None
 
     def _front(self, call: Call) -> _Front:
         replies = self._replies
@@ -163,6 +165,18 @@ class Trees:
             for carrier in carriers
         )
 
+    def _started(self, root: int, other: int) -> bool:
+        """Say if a tool call of the tree of `root` started the tree of `other`: its task stands in the arguments."""
+        replies = self._replies
+        opening = replies.opening_of(other)
+        task = next((m.text.strip() for m in replies.calls[other].messages if opening and m.digest == opening[-1]), "")
+        return bool(task) and any(
+            self.root[n] == root
+            and replies.parent_by_message(n, replies.calls[other])
+            and any(task in argument for argument in arguments)
+            for n, arguments in self._arguments
+        )
+
     def _same_tools(self, call: Call, root: int) -> bool:
         tools = self._tools[root]
         return call.tools in tools if call.tools is not None else tools == {None}
@@ -195,6 +209,8 @@ class Trees:
         return 0 if before is None else _holds(call.messages, replies.calls[before])
 
 
+_BORDER = re.compile(r"<[^<>]*>|\n")
+
 _MESSAGE = 2**40
 """Evidence of a whole message, which outweighs text of any length."""
 
@@ -219,22 +235,36 @@ def _holds(messages: Sequence[Message], last: Call) -> int:
         return _MESSAGE
     texts = [message.text.strip() for message in (reply, result) if message is not None]
     evidence = [len(text) for text in texts if text and _stands(text, messages)]
-    for tool_call in reply.tool_calls if reply is not None else ():
-        whole = (tool_call.arguments, tool_call.canonical)
-        parts = strings(tool_call.arguments)
-        if any(text.strip() and _stands(text, messages) for text in whole) or (
-            parts and all(any(_stands(spelled, messages) for spelled in _spellings(part)) for part in parts)
-        ):
-            evidence.append(len(tool_call.canonical))
+    calls = reply.tool_calls if reply is not None else ()
+    evidence += [len(c.canonical) for c in calls if any(_contain(messages, spelled) for spelled in _spellings(c))]
     return max(evidence, default=0)
 
 
+def _contain(messages: Sequence[Message], text: str) -> bool:
+    """Say if a text stands anywhere in what was read. System texts aren't read but obeyed."""
+    return any(text in message.text for message in messages if message.role != "system")
+
+
 def _stands(text: str, messages: Sequence[Message]) -> bool:
-    return any(text in message.text for message in messages)
+    """Say if a text stands in messages by more than chance: a short one as a line, in a tag, or behind a label."""
+    if len(text) >= CARRIED_CHARS:
+        return _contain(messages, text)
+    pieces = (
+        piece.strip() for m in messages if m.role != "system" and text in m.text for piece in _BORDER.split(m.text)
+    )
+    return any(piece.endswith(text) and piece[: -len(text)].rstrip()[-1:] in ("", ":") for piece in pieces)
 
 
-def _spellings(text: str) -> Iterator[str]:
-    """Yield a string as it stands in plain text and in JSON."""
-    yield text
-    yield json.dumps(text, ensure_ascii=False)[1:-1]
-    yield json.dumps(text)[1:-1]
+def _spellings(tool_call: ToolCall) -> Iterator[str]:
+    """Yield the arguments of a tool call as a transcript may spell them; nothing where there are none to speak of."""
+    if tool_call.canonical in ("", "{}", "[]", "null"):
+        return
+    yield tool_call.arguments
+    yield tool_call.canonical
+    try:
+        value = json.loads(tool_call.arguments)
+    except (ValueError, RecursionError):
+        return
+    for separators in ((",", ":"), (", ", ": ")):
+        for ascii_only in (False, True):
+            yield json.dumps(value, separators=separators, ensure_ascii=ascii_only)
