@@ -54,9 +54,12 @@ def passed(text: bytes | None) -> Passed | None:
 
 def encode(form: Any, *, packed: bool) -> bytes:
     """Encode an answer's form as JSON, or as msgpack."""
-    if packed:
-        return msgspec.msgpack.encode(form, enc_hook=_into_msgpack)
-    return msgspec.json.encode(form, enc_hook=_into_json)
+    make, hook = (msgspec.msgpack.encode, _into_msgpack) if packed else (msgspec.json.encode, _into_json)
+    try:
+        return make(form, enc_hook=hook)
+    except (UnicodeEncodeError, OverflowError):
+        # Agents send lone surrogates and numbers of any size; that mustn't hide a rollout. Rare, so paid for only then.
+        return make(_mended(form, packed=packed), enc_hook=hook)
 
 
 def wants_msgpack(request: web.Request) -> bool:
@@ -241,6 +244,23 @@ def _into_msgpack(thing: Any) -> Any:
     if isinstance(thing, np.generic):
         return thing.item()
     raise TypeError(type(thing).__name__)
+
+
+def _mended(thing: Any, *, packed: bool) -> Any:
+    """Return a form whose texts and numbers the encoding can take."""
+    if isinstance(thing, str):
+        try:
+            thing.encode()
+        except UnicodeEncodeError:
+            return thing.encode("utf-8", "replace").decode() if packed else msgspec.Raw(json.dumps(thing).encode())
+    elif isinstance(thing, int) and packed and not -(2**63) <= thing < 2**64:
+        return str(thing)
+    elif isinstance(thing, Mapping):
+        names = {name: name.encode("utf-8", "replace").decode() if isinstance(name, str) else name for name in thing}
+        return {names[name]: _mended(each, packed=packed) for name, each in thing.items()}
+    elif isinstance(thing, list | tuple):
+        return [_mended(each, packed=packed) for each in thing]
+    return thing
 
 
 def _is_json(text: bytes) -> bool:

@@ -8,6 +8,7 @@ Rules:
 from __future__ import annotations
 
 import http.client
+import json
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,7 +86,15 @@ class Client:
     def json(self, method: str, path: str, **rest: Any) -> Any:
         """Send a request and return the answer's JSON; None for 204."""
         text = self.request(method, path, **rest)
-        return msgspec.json.decode(text) if text else None
+        return decode(text) if text else None
+
+
+def decode(text: bytes) -> Any:
+    """Decode an answer's JSON, lone surrogates included, which agents send and msgspec refuses."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return json.loads(text)
 
 
 def segment(name: str) -> str:

@@ -129,13 +129,13 @@ class _Json(logging.Formatter):
             "at": _moment(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": record.getMessage().encode("utf-8", "backslashreplace").decode(),
         }
         fields = getattr(record, "fields", None)
         if fields is not None:
             line |= {name: _short(value) for name, value in fields.items()}
         if trace := _trace(self, record):
-            line["trace"] = trace.strip()
+            line["trace"] = trace.strip().encode("utf-8", "backslashreplace").decode()
         return msgspec.json.encode(line).decode()
 
 
@@ -148,7 +148,10 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 
 def _short(value: Any) -> Any:
-    return value[:VALUE_LIMIT] if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    # Header values may hold lone surrogates, which no encoding takes.
+    return value[:VALUE_LIMIT].encode("utf-8", "backslashreplace").decode()
 
 
 def _shown(value: Any) -> str:

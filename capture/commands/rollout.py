@@ -16,7 +16,7 @@ import msgspec
 
 from capture import terminal
 from capture.cli import Given
-from capture.client import Client, control_url, find_key, segment
+from capture.client import Client, control_url, decode, find_key, segment
 from capture.errors import UsageError
 from capture.settings import plain
 
@@ -32,7 +32,7 @@ def new(given: Given) -> int:
     answer = _client(given).request("POST", "/rollouts", body=body)
     if asked["json"]:
         return _json(answer)
-    told = msgspec.json.decode(answer)
+    told = decode(answer)
     made = told.get("rollouts", [told])
     if asked["env"]:
         _out("\n".join(f"export {name}={shlex.quote(value)}" for name, value in made[0]["env"].items()))
@@ -51,7 +51,7 @@ def list_(given: Given) -> int:
     answer = _client(given).request("GET", "/rollouts", query={name: asked[name] for name in names})
     if asked["json"]:
         return _json(answer)
-    page = msgspec.json.decode(answer)
+    page = decode(answer)
     columns = ("id", "group", "state", "tier", "n_calls", "n_sampled_tokens", "reward", "created_at")
     headers = ("id", "group", "state", "tier", ">calls", ">sampled", ">reward", "created")
     _out(terminal.table(headers, [[one[name] for name in columns] for one in page["rollouts"]]))
@@ -73,7 +73,7 @@ def show(given: Given) -> int:
     if not answer:
         sys.stderr.write(f"not {asked['wait']} after {wait_s:g} s\n")
         return 1
-    return _json(answer) if asked["json"] else _summary(msgspec.json.decode(answer))
+    return _json(answer) if asked["json"] else _summary(decode(answer))
 
 
 def graph(given: Given) -> int:
@@ -82,7 +82,7 @@ def graph(given: Given) -> int:
     answer = _client(given).request("GET", _path(asked) + "/graph")
     if asked["json"]:
         return _json(answer)
-    _out(terminal.forest(msgspec.json.decode(answer), evidence=asked["evidence"]))
+    _out(terminal.forest(decode(answer), evidence=asked["evidence"]))
     return 0
 
 
@@ -90,7 +90,7 @@ def findings(given: Given) -> int:
     """List findings; 1 if one is at or above `--fail-on`."""
     asked = given.arguments
     answer = _client(given).request("GET", _path(asked) + "/findings")
-    found = msgspec.json.decode(answer)["findings"]
+    found = decode(answer)["findings"]
     if asked["json"]:
         _json(answer)
     else:
@@ -109,7 +109,7 @@ def sequences(given: Given) -> int:
     answer = _client(given).request("GET", _path(asked) + "/sequences", query=query)
     if asked["json"]:
         return _json(answer)
-    told = msgspec.json.decode(answer)
+    told = decode(answer)
     headers = (">row", "conversation", "role", "calls", ">ids", ">trained", "truncated")
     rows = [
         (
@@ -140,7 +140,7 @@ def close(given: Given) -> int:
     if asked["reward"] is not None:
         body["reward"] = _reward("--reward", asked["reward"])
     answer = _client(given).request("POST", _path(asked) + "/close", body=body, wait_s=wait_s)
-    return _json(answer) if asked["json"] else _summary(msgspec.json.decode(answer)["rollout"])
+    return _json(answer) if asked["json"] else _summary(decode(answer)["rollout"])
 
 
 def reward(given: Given) -> int:
@@ -160,7 +160,7 @@ def reward(given: Given) -> int:
     if asked["force"]:
         body["force"] = True
     answer = _client(given).request("PUT", _path(asked) + "/reward", body=body)
-    return _json(answer) if asked["json"] else _summary(msgspec.json.decode(answer))
+    return _json(answer) if asked["json"] else _summary(decode(answer))
 
 
 def delete(given: Given) -> int:

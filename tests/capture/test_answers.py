@@ -61,6 +61,13 @@ def test_msgpack_decodes_what_passed_or_gives_it_as_text():
     assert read == [{"a": [1.5]}, ODD.decode()]
 
 
+def test_odd_texts_and_numbers_of_agents_hide_nothing():
+    form = {"hints": {"a": "b\ud800"}, "seed": 10**30, "ids": np.array([1], np.int32), "ok": ["é", 1]}
+    assert json.loads(answers.encode(form, packed=False)) == form | {"ids": [1]}
+    packed = msgspec.msgpack.decode(answers.encode(form, packed=True))
+    assert packed == {"hints": {"a": "b?"}, "seed": str(10**30), "ids": b"\x01\0\0\0", "ok": ["é", 1]}
+
+
 @pytest.mark.parametrize(
     ("accept", "packed"),
     [

@@ -28,7 +28,8 @@ def conversation(n, root, role, kind=None, parent_call=None, calls=(), evidence=
 def graph(calls, conversations, forks=(), findings=()):
     drift = {"transitions": 4, "exact": 3, "tokens_mean": 1.75, "tokens_max": 7}
     return {
-        "calls": calls, "conversations": conversations, "forks": list(forks), "findings": list(findings), "drift": drift,
+        "calls": calls, "conversations": conversations, "forks": list(forks), "findings": list(findings),
+        "drift": drift,
     }  # fmt: skip
 
 
