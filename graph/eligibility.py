@@ -4,7 +4,7 @@ Rules: each call has exactly one reason, the first of `REASONS` that holds, or n
 rows: a call that passes is trained if its conversation is asked for.
 
 - complete, or an aborted one that was proved used (a later prompt begins with exactly its prompt and sampled ids);
-- delivered, or with delivery unknown and a child, or carried by a compaction: either shows that the agent had it;
+- delivered; where that is not known, a later request that carries the reply or its text shows that the agent had it;
 - not discarded for another branch;
 - with ids, logprobs and counts that agree, and a probability for every token;
 - sampled freely, unless asked otherwise.
@@ -63,28 +63,29 @@ def invalid(call: Call) -> int:
     return int(np.count_nonzero(~np.isfinite(call.logprobs) | (call.logprobs < CLAMPED)))
 
 
-def reason(
-    forest: Forest, n: int, carried: frozenset[int], *, aborted: bool = False, constrained: bool = False
-) -> str | None:
+def reason(forest: Forest, n: int, *, aborted: bool = False, constrained: bool = False) -> str | None:
     """Say why the sampled tokens of call `n` may not be trained on; None when they may.
 
-    `carried` holds the calls whose text a compaction brings (`carried_calls`). `aborted` and `constrained` take in
-    what is left out by default.
+    `aborted` and `constrained` take in what is left out by default.
     """
     call = forest.calls[n]
     if call.status in {"running", "stopped", "error"}:
         return call.status
-    if not (aborted and call.status == "aborted" and n not in forest.proved):
-        if call.status == "aborted" and n not in forest.proved:
-            return "aborted"
-        delivered = forest.delivered(n)
-        if delivered is False:
-            return "undelivered"
-        if delivered is None and not forest.children(n) and n not in carried:
-            return "delivery_unknown"
-        if n in forest.discarded:
-            return "discarded"
+    if call.status == "complete" or n in forest.proved:
+        if (missing := _not_used(forest, n)) is not None:
+            return missing
+    elif not aborted:
+        return "aborted"
     return _of_tokens(forest, n, constrained=constrained)
+
+
+def _not_used(forest: Forest, n: int) -> str | None:
+    delivered = forest.delivered(n)
+    if delivered is False:
+        return "undelivered"
+    if delivered is None and n not in forest.came_back:
+        return "delivery_unknown"
+    return "discarded" if n in forest.discarded else None
 
 
 def _of_tokens(forest: Forest, n: int, *, constrained: bool) -> str | None:
@@ -103,8 +104,3 @@ def _of_tokens(forest: Forest, n: int, *, constrained: bool) -> str | None:
     if call.constrained and not constrained:
         return "constrained"
     return None
-
-
-def carried_calls(forest: Forest) -> frozenset[int]:
-    """Return the calls whose text a compaction brings."""
-    return frozenset(n for link in forest.links.values() for n in link.carries)

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graph.drift import THRESHOLD
-from graph.eligibility import carried_calls, reason
+from graph.eligibility import reason
 from graph.forest import Forest
 from graph.graph import Graph
 from graph.records import Call, Conversation, FloatArray, IntArray, LogprobsMode, Role
@@ -135,10 +135,9 @@ def cut(graph: Graph, options: Options | None = None) -> Sequences:
     """Cut a graph into training sequences."""
     options = options or Options()
     forest, rollout = graph.forest, graph.rollout
-    carried = carried_calls(forest)
     wanted = {n for found in graph.conversations if _wanted(found, options.roles) for n in found.calls}
     reasons = {
-        n: reason(forest, n, carried, aborted=options.aborted == "train", constrained=options.constrained == "train")
+        n: reason(forest, n, aborted=options.aborted == "train", constrained=options.constrained == "train")
         or (None if n in wanted else "role")
         for n in sorted(forest.calls)
     }

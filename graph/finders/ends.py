@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graph.eligibility import carried_calls, reason
+from graph.eligibility import reason
 from graph.finders.statements import make
 from graph.records import Finding
 from graph.roles import Judged
@@ -25,8 +25,7 @@ def find(judged: Judged) -> Iterator[Finding]:
     undelivered = [n for n in whole if forest.delivered(n) is False]
     if undelivered:
         yield make("undelivered_calls", undelivered)
-    carried = carried_calls(forest)
-    unknown = [n for n in whole if reason(forest, n, carried) == "delivery_unknown"]
+    unknown = [n for n in whole if reason(forest, n) == "delivery_unknown"]
     if unknown:
         yield make("delivery_unknown", unknown)
     errors = [call.n for call in calls if call.status == "error"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from graph.eligibility import carried_calls, counts, invalid, reason
+from graph.eligibility import counts, invalid, reason
 from graph.finders.statements import make
 from graph.records import Finding
 from graph.roles import Judged
@@ -47,9 +47,8 @@ def find(judged: Judged) -> Iterator[Finding]:
         yield make("positive_logprob", positive, largest=largest, tokens=positive.total())
 
     if forest.calls and forest.rollout.state == "closed":
-        carried = carried_calls(forest)
         main = set(judged.calls_of("main"))
-        reasons = {n: reason(forest, n, carried) or ("role" if n not in main else None) for n in sorted(forest.calls)}
+        reasons = {n: reason(forest, n) or ("role" if n not in main else None) for n in sorted(forest.calls)}
         if None not in reasons.values():
             numbers = Counter(found for found in reasons.values() if found is not None)
             yield make("nothing_trainable", reasons, tier=tier, reasons=dict(sorted(numbers.items())))

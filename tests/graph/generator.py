@@ -425,7 +425,7 @@ class Loop:
         same_system = draw(st.booleans())
         children = []
         for place, prompt in enumerate(prompts):
-            system = self.opening[0] if same_system else {"role": "system", "content": world.text()}
+            system = self.opening[0] if same_system else {"role": "system", "content": world.own()}
             child = Loop(
                 world,
                 name=f"{self.name}/{n}.{place}",
@@ -464,7 +464,7 @@ class Loop:
                 role="auxiliary",
                 kind="summary",
                 messages=[
-                    {"role": "system", "content": world.text()},
+                    {"role": "system", "content": world.own()},
                     {"role": "user", "content": f"{world.text()}\n{transcript}\n{world.text()}"},
                 ],
                 tools=(),
@@ -515,7 +515,7 @@ def title(world: World, task: str) -> Thread:
         conversation="title",
         role="auxiliary",
         kind="title",
-        messages=[{"role": "system", "content": world.text()}, *(apart if style == "apart" else quoted)],
+        messages=[{"role": "system", "content": world.own()}, *(apart if style == "apart" else quoted)],
         tools=(),
         reply=world.says(named),
         link="root",
@@ -535,7 +535,7 @@ def stories(draw: Draw) -> Story:
         world,
         name="main",
         role="main",
-        opening=[{"role": "system", "content": world.text()}, *boilerplate, {"role": "user", "content": task}],
+        opening=[{"role": "system", "content": world.own()}, *boilerplate, {"role": "user", "content": task}],
         tools=tools,
         spawner=tools[-1],
         task=task,

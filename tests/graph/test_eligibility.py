@@ -23,7 +23,7 @@ def test_a_count_that_nobody_gave_disagrees_with_nothing():
 
 def test_counts_that_disagree_are_all_shown():
     found = counts(forest(usage_sampled=5), 0)
-    assert found == {"prompt_ids": 7, "usage_prompt": 7, "sampled_ids": 4, "usage_sampled": 5, "logprobs": 4}
+    assert found == {"prompt_ids": 9, "usage_prompt": 9, "sampled_ids": 4, "usage_sampled": 5, "logprobs": 4}
 
 
 def test_logprobs_that_are_none_are_counted():

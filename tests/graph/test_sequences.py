@@ -149,7 +149,7 @@ def test_a_row_ends_with_the_last_reply_that_is_trained_in_it():
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"status": "error", "reply": None}, "error"),
+        ({"status": "error"}, "error"),
         ({"status": "stopped"}, "stopped"),
         ({"status": "running", "ended": None}, "running"),
         ({"delivered": False}, "undelivered"),
