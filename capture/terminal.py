@@ -94,8 +94,7 @@ def forest(graph: Mapping[str, Any], *, evidence: bool = False) -> str:
     calls = sorted(graph["calls"], key=lambda call: call["n"])
     drawn = lanes(calls, kept)
     texts = [_columns(call, conversations.get(call["conversation"]), kept) for call in calls]
-    headers = ("n", "role", "link", "tokens", "status", "")
-    widths = [max([width(header), *(width(text[i]) for text in texts)]) for i, header in enumerate(headers)]
+    widths = [max(width(cell) for cell in column) for column in zip(*texts, strict=True)]
     left = max([0, *(width(row) for pair in drawn for row in pair)])
     lines = []
     for (row, below), text in zip(drawn, texts, strict=True):

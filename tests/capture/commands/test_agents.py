@@ -1,0 +1,43 @@
+"""`treering agents opencode`."""
+
+import asyncio
+import json
+
+import pytest
+
+from capture import cli
+from tests.plane import KEY, control_plane
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_without_a_server(capsys):
+    assert cli.main(["agents", "opencode", "--listen", "0.0.0.0:9", "--model", "m", "--json"]) == 0
+    out, err = capsys.readouterr()
+    recipe = json.loads(out)
+    assert set(recipe) == {"files", "env", "command"}
+    assert recipe["env"]["OPENAI_BASE_URL"] == "http://127.0.0.1:9/v1"
+    assert recipe["command"][:4] == ["opencode", "run", "--model", "treering/m"]
+    assert err == ""
+
+
+def test_for_a_base_url(capsys):
+    assert cli.main(["agents", "opencode", "--base-url", "https://tunnel.example/v1"]) == 0
+    out, err = capsys.readouterr()
+    assert "export OPENAI_BASE_URL=https://tunnel.example/v1\n" in out
+    assert "treering rollout new --env" in err
+
+
+async def test_for_a_rollout(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TREERING_ADMIN_KEY", KEY)
+    async with control_plane(tmp_path) as plane:
+        await plane.rollouts.register({"id": "r"}, key=None, digest="d")
+        words = ["agents", "opencode", "--rollout", "r", "--url", plane.url, "--json"]
+        assert await asyncio.to_thread(cli.main, words) == 0
+        assert json.loads(capsys.readouterr().out)["command"][3] == "treering/tiny"
+        await plane.rollouts.close_rollout("r", wait_s=0)
+        assert await asyncio.to_thread(cli.main, words) == 1
+        assert "closed" in capsys.readouterr().err
