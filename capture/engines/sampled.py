@@ -35,12 +35,16 @@ _ids = msgspec.json.Decoder(list[_Id])
 _logprobs = msgspec.json.Decoder(_Logprobs)
 
 
+MAX_DOUBTS = 32
+"""Sentences kept about one reply: enough to see what is wrong, and a stream of garbage stays small in the record."""
+
+
 class Doubts(list[str]):
     """Sentences about what could not be decoded for the record, each once."""
 
     def add(self, sentence: str) -> None:
         """Note a sentence."""
-        if sentence not in self:
+        if sentence not in self and len(self) < MAX_DOUBTS:
             self.append(sentence)
 
     def value(self, raw: bytes, name: str) -> Any:

@@ -296,7 +296,8 @@ class VllmReader:
             track.stop_reason = fields["stop_reason"]
         raw = fields.get("finish_reason", NULL)
         reason = None if raw == NULL else self._doubts.value(raw, "finish_reason")
-        if not isinstance(reason, str) or track.finish_reason is not None:
+        # Some engines say "" until there is one.
+        if not isinstance(reason, str) or not reason or track.finish_reason is not None:
             return None
         track.finish_reason = reason
         return reason
