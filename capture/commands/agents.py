@@ -12,22 +12,28 @@ from capture.client import Client, control_url, find_key, segment
 from capture.errors import ClientError
 from capture.settings import is_loopback, parse_address
 
+CONTEXT, OUTPUT = 131_072, 8_192
+"""Tokens, where neither the caller nor an engine says otherwise: common among models of the sizes that are trained."""
+
 
 def opencode(given: Given) -> int:
     """Print opencode's configuration, environment and command line."""
     asked = given.arguments
-    model = asked["model"]
+    model, context = asked["model"], asked["context"]
     if asked["rollout"]:
         client = Client(asked["url"] or control_url(given.settings), key=find_key(given.settings))
         rollout = client.json("GET", f"/rollouts/{segment(asked['rollout'])}")
         if rollout["state"] == "closed":
             raise ClientError("rollout_closed", f"The rollout {asked['rollout']} is closed.", hint="Register another.")
         model = model or rollout["model"]
+        (engine,) = client.json("GET", "/engines")["engines"]
+        context = context or engine["max_model_len"]
+    context = context or CONTEXT
     recipe = agents.opencode(
         base_url=asked["base_url"] or _base_url(given),
         model=model or "treering",
-        context=asked["context"],
-        output=asked["output"],
+        context=context,
+        output=asked["output"] or min(OUTPUT, context // 2),
     )
     shown = msgspec.json.encode(recipe).decode() if asked["json"] else agents.text(recipe)
     sys.stdout.write(shown + "\n")

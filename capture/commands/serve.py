@@ -17,7 +17,7 @@ from capture.app import Appliance
 from capture.cli import Given
 from capture.errors import UsageError
 from capture.registration import LIMITS
-from capture.scripted import ScriptedEngine, load_rules
+from capture.scripted import Rules, ScriptedEngine, load_rules
 from capture.settings import Settings, key_path, nearest, parse_address, the_engine
 
 _log = logging.getLogger("treering")
@@ -38,7 +38,9 @@ class Server(Protocol):
 def serve(given: Given) -> int:
     """Run the appliance until a signal."""
     settings = given.settings
-    the_engine(settings)
+    kind, where = the_engine(settings)
+    if kind == "scripted" and where:
+        read_rules(where)
     check_defaults(settings)
     stop_logs = logs.setup(settings.log_format, settings.log_level)
     try:
@@ -51,8 +53,18 @@ def scripted(given: Given) -> int:
     """Run the scripted engine alone until a signal."""
     asked = given.arguments
     host, port = parse_address(asked["listen"])
-    rules = load_rules(Path(asked["rules"])) if asked["rules"] else None
+    rules = read_rules(asked["rules"]) if asked["rules"] else None
     return run(_scripted(rules, host, port, asked["pace"]))
+
+
+def read_rules(path: str) -> Rules:
+    """Read the scripted engine's rules. Raises `UsageError` saying what is wrong with them."""
+    try:
+        return load_rules(Path(path))
+    except OSError as error:
+        raise UsageError(f"can't read the rules in {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(str(error), hint="docs/scripted.md has the form of rules") from error
 
 
 def check_defaults(settings: Settings) -> None:
@@ -155,7 +167,7 @@ class _Alone:
         await self._engine.close()
 
 
-async def _scripted(rules: Any, host: str, port: int, pace: float | None) -> int:
+async def _scripted(rules: Rules | None, host: str, port: int, pace: float | None) -> int:
     rest = {} if pace is None else {"pace": pace}
     alone = _Alone(ScriptedEngine(rules, host=host, port=port, **rest))
     return await until_signal(alone, started=lambda: _say(f"scripted engine on {alone.url}\n"), close_s=CLOSE_GRACE_S)

@@ -201,11 +201,25 @@ VERBS: tuple[Verb, ...] = (
         help="Print the ready configuration, environment and command line for opencode.",
         run="capture.commands.agents:opencode",
         arguments=(
-            Argument(name="--rollout", metavar="ID", help="Take the model from a rollout, and see that it is open."),
+            Argument(
+                name="--rollout",
+                metavar="ID",
+                help="Take model and context window from a rollout, and see that it is open.",
+            ),
             Argument(name="--base-url", metavar="URL", help="The base URL, with /v1. Default: that of --listen."),
             Argument(name="--model", metavar="NAME", help="The model's name. Default: the rollout's, or treering."),
-            Argument(name="--context", kind="whole", metavar="TOKENS", default=131_072, help="The context window."),
-            Argument(name="--output", kind="whole", metavar="TOKENS", default=8_192, help="The longest reply."),
+            Argument(
+                name="--context",
+                kind="whole",
+                metavar="TOKENS",
+                help="The context window. Default: the engine's with --rollout, else 131072.",
+            ),
+            Argument(
+                name="--output",
+                kind="whole",
+                metavar="TOKENS",
+                help="The longest reply. Default: 8192, or half of a smaller window.",
+            ),
             Argument(name="--json", kind="yes", help='Print {"files", "env", "command"}.'),
             _URL,
         ),

@@ -37,7 +37,11 @@ async def test_for_a_rollout(tmp_path, monkeypatch, capsys):
         await plane.rollouts.register({"id": "r"}, key=None, digest="d")
         words = ["agents", "opencode", "--rollout", "r", "--url", plane.url, "--json"]
         assert await asyncio.to_thread(cli.main, words) == 0
-        assert json.loads(capsys.readouterr().out)["command"][3] == "treering/tiny"
+        recipe = json.loads(capsys.readouterr().out)
+        assert recipe["command"][3] == "treering/tiny"
+        (config,) = recipe["files"].values()
+        models = json.loads(config)["provider"]["treering"]["models"]
+        assert models["tiny"]["limit"] == {"context": 2048, "output": 1024}
         await plane.rollouts.close_rollout("r", wait_s=0)
         assert await asyncio.to_thread(cli.main, words) == 1
         assert "closed" in capsys.readouterr().err

@@ -39,7 +39,9 @@ async def rollout(plane, run):
 
 
 async def test_new(run):
-    code, out, err = await run("new", "--id", "a", "--label", "split=train", "--limit", "max_calls=3", "--task", "Do it")
+    code, out, err = await run(
+        "new", "--id", "a", "--label", "split=train", "--limit", "max_calls=3", "--task", "Do it"
+    )
     assert code == 0
     assert re.search(r"^id +a$", out, re.M)
     assert re.search(r"^secret +sk-treering-\S+$", out, re.M)
@@ -80,7 +82,10 @@ async def test_list(run, rollout):
     assert out.splitlines()[1].split()[:7] == ["r", "-", "open", "train", "2", "3", "-"]
     await run("new", "--id", "s")
     assert "--after" in (await run("list", "--limit", "1"))[2]
-    assert [one["id"] for one in json.loads((await run("list", "--state", "open", "--json"))[1])["rollouts"]] == ["r", "s"]
+    assert [one["id"] for one in json.loads((await run("list", "--state", "open", "--json"))[1])["rollouts"]] == [
+        "r",
+        "s",
+    ]
 
 
 async def test_show_waits(run, rollout):

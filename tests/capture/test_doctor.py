@@ -1,0 +1,128 @@
+"""The doctor's checks: what is wrong is found, named, and comes with what to do."""
+
+import resource
+import shutil
+import socket
+
+import apsw
+import msgspec
+import pytest
+
+from capture import doctor
+from capture.settings import Settings
+from capture.store import open_store
+from capture.store.base import FORMAT_VERSION
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(
+        engine=("scripted",), store=f"sqlite:///{tmp_path}/t.db", listen="127.0.0.1:0", admin_listen="127.0.0.1:0"
+    )
+
+
+async def found(settings, **changes):
+    """Return the checks by name."""
+    checks = await doctor.examine(msgspec.structs.replace(settings, **changes))
+    for check in checks:
+        assert bool(check.todo) == (check.level != "ok"), check
+    return {check.name: check for check in checks}
+
+
+async def test_a_sound_installation(settings, monkeypatch, tmp_path):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (65_536, 65_536))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, 2**40))
+    checks = await found(settings)
+    assert {check.level for check in checks.values()} == {"ok"}
+    assert list(tmp_path.iterdir()) == [], "it changed something"
+
+
+async def test_a_store_that_is_there(settings, tmp_path):
+    store = open_store(settings.store, durability="none")
+    await store.open()
+    await store.close()
+    assert (await found(settings))["store"].message.endswith(f"version {FORMAT_VERSION}")
+
+
+async def test_a_store_of_a_newer_version(settings, tmp_path):
+    connection = apsw.Connection(str(tmp_path / "t.db"))
+    connection.pragma("user_version", FORMAT_VERSION + 1)
+    connection.close()
+    check = (await found(settings))["store"]
+    assert (check.level, check.todo) == ("fail", "update Treering")
+
+
+async def test_a_file_that_is_no_store(settings, tmp_path):
+    (tmp_path / "t.db").write_bytes(b"not a database at all" * 100)
+    assert (await found(settings))["store"].level == "fail"
+
+
+async def test_a_folder_that_is_not_there(settings, tmp_path):
+    check = (await found(settings, store=f"sqlite:///{tmp_path}/none/t.db"))["store"]
+    assert check.level == "fail"
+    assert check.todo == f"mkdir -p {tmp_path}/none"
+
+
+async def test_a_store_that_cannot_be_written(settings, monkeypatch):
+    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
+    assert (await found(settings))["store"].level == "fail"
+
+
+@pytest.mark.parametrize(("free", "level"), [(2**40, "ok"), (2**30, "warn"), (2**20, "fail")])
+async def test_space(settings, monkeypatch, free, level):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, free))
+    assert (await found(settings))["space"].level == level
+
+
+async def test_descriptors(settings, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, 524_288))
+    check = (await found(settings))["descriptors"]
+    assert check.level == "warn"
+    assert check.todo.startswith("ulimit -n ")
+
+
+async def test_what_is_exposed(settings):
+    assert (await found(settings, no_admin_key=True))["control plane"].level == "warn"
+    assert (await found(settings, admin_listen="0.0.0.0:0"))["control plane"].level == "warn"
+    assert (await found(settings, allow_path=("/v1/rerank",)))["allowed paths"].level == "warn"
+
+
+async def test_keys_that_others_may_read(settings, tmp_path):
+    path = tmp_path / "key"
+    path.write_text("hunter2")
+    path.chmod(0o644)
+    checks = await found(settings, admin_key_file=str(path))
+    assert (checks["admin key"].level, checks["admin key"].todo) == ("warn", f"chmod 600 {path}")
+    path.chmod(0o600)
+    assert (await found(settings, admin_key_file=str(path)))["admin key"].level == "ok"
+    assert (await found(settings, admin_key_file=str(tmp_path / "none")))["admin key"].level == "fail"
+
+
+async def test_an_address_in_use(settings):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert (await found(settings, listen=f"127.0.0.1:{port}"))["agents' address"].level == "warn"
+
+
+async def test_an_engine_that_is_not_there_and_whose_password_is_not_told(settings):
+    checks = await found(settings, engine=("vllm=http://user:hunter2@127.0.0.1:1",))
+    assert checks["engine"].level == "fail"
+    assert "hunter2" not in repr(checks)
+    assert "user" not in checks["engine"].message
+
+
+async def test_no_engine_and_no_rules(settings, tmp_path):
+    assert (await found(settings, engine=()))["engine"].level == "fail"
+    assert (await found(settings, engine=(f"scripted={tmp_path}/none.toml",)))["engine"].level == "fail"
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "clean"),
+    [
+        ("at http://u:p@h:1/v1 now", "http://u:p@h:1/v1", "at http://h:1/v1 now"),
+        ("at http://h:1", "http://h:1", "at http://h:1"),
+        ("no u:p@h here", "http://u:p@h", "no h here"),
+    ],
+)
+def test_clean(text, url, clean):
+    assert doctor.clean(text, url) == clean
