@@ -1,0 +1,277 @@
+"""The forest as a whole: the reported cases, and the order of records."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from graph.drift import measure
+from graph.forest import Forest, grow
+from graph.records import Call, Notice, Rollout
+from tests.graph.cases import Case, load
+from tests.graph.generator import Story, stories
+
+CASES = [1, 2, 4, 5, 7, 9, 18, 40, 41, 42, 44, 46, 47, 48, 50, 54, 57]
+
+
+def exact_parents(case: Case, forest: Forest) -> dict[str, str | None]:
+    links = [forest.links[n] for n in range(len(case.names))]
+    return {
+        name: case.names[link.parent] if link.kind == "exact" and link.parent is not None else None
+        for name, link in zip(case.names, links, strict=True)
+    }
+
+
+@pytest.mark.parametrize("number", CASES)
+def test_exact_parents(number):
+    case = load(number)
+    assert exact_parents(case, grow(case.rollout, case.calls)) == case.expected["parents"]
+
+
+@pytest.mark.parametrize("number", CASES)
+def test_the_trie_gives_back_what_went_in(number):
+    case = load(number)
+    forest = grow(case.rollout, case.calls)
+    for call in case.calls:
+        assert forest.calls[call.n].prompt_ids is None
+        assert forest.prompt_ids(call.n).tolist() == call.prompt_ids.tolist()
+        assert forest.sampled_ids(call.n).tolist() == call.sampled_ids.tolist()
+        assert forest.ids(call.n).tolist() == [*call.prompt_ids, *call.sampled_ids]
+        assert (forest.n_prompt(call.n), forest.n_sampled(call.n)) == (len(call.prompt_ids), len(call.sampled_ids))
+
+
+@pytest.mark.parametrize("number", [number for number in CASES if "links" in load(number).expected])
+def test_where_two_calls_part(number):
+    case = load(number)
+    forest = grow(case.rollout, case.calls)
+    for link in case.expected["links"]:
+        before, child = case.n(link["previous"]), case.n(link["child"])
+        at = link["first_mismatch_index"]
+        n_prompt, n_ids = forest.n_prompt(before), len(forest.ids(before))
+        where = "prompt" if at < n_prompt else "sampled"
+        assert measure(forest.ids(before), n_prompt, forest.prompt_ids(child)) == (n_ids - at, at, where)
+
+
+def test_a_late_answer_that_nobody_had_is_discarded_with_its_retry_in_one_tree():
+    case = load(40)
+    forest = grow(case.rollout, case.calls)
+    assert case.named(forest.discarded) == case.expected["orphans"]
+    assert [(fork.at, fork.kind, fork.children, fork.kept) for fork in forest.forks] == [(None, "retry", (0, 1), 1)]
+    assert (forest.trees, forest.roots) == (((0, 1, 2),), (1,))
+
+
+def test_a_failed_call_is_in_no_tree_and_is_named_as_a_try():
+    case = load(41)
+    forest = grow(case.rollout, case.calls)
+    assert case.named(n for n in forest.calls if n not in forest.tree_of) == case.expected["failed"]
+    assert [(fork.at, fork.kind, fork.children, fork.kept) for fork in forest.forks] == [(None, "retry", (0, 1), 1)]
+    assert forest.discarded == frozenset()
+
+
+def test_subagents_between_main_calls_are_trees_of_their_own():
+    case = load(42)
+    forest = grow(case.rollout, case.calls)
+    assert sorted(map(case.named, forest.trees)) == sorted(map(sorted, case.expected["trees"]))
+    assert forest.forks == ()
+
+
+def test_two_continuations_are_a_branch_and_both_are_ends():
+    case = load(44)
+    forest = grow(case.rollout, case.calls)
+    assert [(fork.at, fork.kind, fork.children, fork.kept) for fork in forest.forks] == [(0, "branch", (1, 2), None)]
+    assert forest.discarded == frozenset()
+
+
+def test_a_title_changes_nothing_for_main():
+    case = load(47)
+    forest = grow(case.rollout, case.calls)
+    assert sorted(map(case.named, forest.trees)) == sorted([case.expected["main_row"], case.expected["separate_tree"]])
+
+
+def test_a_volatile_line_breaks_every_call_at_one_place():
+    case = load(48)
+    forest = grow(case.rollout, case.calls)
+    told = case.expected["diagnostic"]
+    breaks = {
+        name: measure(forest.ids(n - 1), forest.n_prompt(n - 1), forest.prompt_ids(n))[1]
+        for n, name in enumerate(case.names)
+        if n
+    }
+    assert breaks == dict.fromkeys(told["calls_affected"], told["common_first_mismatch_index"])
+
+
+def test_a_hang_up_in_the_middle_is_given_up_for_its_retry():
+    case = load(50)
+    forest = grow(case.rollout, case.calls)
+    assert case.named(forest.discarded) == case.expected["not_trainable"]
+    assert (forest.trees, forest.roots) == (((0, 1),), (1,))
+    assert forest.fork_of == {0: "retry", 1: "retry"}
+
+
+def test_of_two_equal_requests_at_once_the_one_gone_on_with_is_kept():
+    case = load(54)
+    forest = grow(case.rollout, case.calls)
+    assert [(fork.kind, fork.kept) for fork in forest.forks] == [("resample", case.n("c1b"))]
+    assert case.named(forest.discarded) == ["c1"]
+    assert len(forest.trees) == 2
+
+
+def test_ids_that_come_back_prove_an_aborted_call_used():
+    case = load(57)
+    forest = grow(case.rollout, case.calls)
+    c2 = case.n("c2")
+    assert (forest.calls[c2].status, forest.calls[c2].delivered) == ("aborted", False)
+    assert forest.proved == {c2}
+    assert forest.delivered(c2) is True
+    assert forest.children(case.n("c1")) == (c2,)
+
+
+def everything(forest: Forest) -> object:
+    """Every answer that a forest gives, to be compared."""
+    return (
+        list(forest.calls),
+        forest.notices,
+        [forest.links[n] for n in forest.calls],
+        forest.forks,
+        dict(forest.fork_of),
+        forest.discarded,
+        forest.trees,
+        forest.roots,
+        dict(forest.tree_of),
+        forest.proved,
+        forest.came_back,
+        forest.tokens.distinct,
+        [forest.children(n) for n in forest.calls],
+        [None if (ids := forest.ids(n)) is None else ids.tolist() for n in forest.calls],
+        repr(forest),
+    )
+
+
+def without_ids(call: Call, half: str) -> Call:
+    changes: dict[str, object] = {"none": {}, "prompt": {"prompt_ids": None}, "sampled": {"sampled_ids": None}}[half]
+    if half == "both":
+        changes = {"prompt_ids": None, "sampled_ids": None}
+    return msgspec.structs.replace(call, **changes)
+
+
+slow = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+@slow
+@given(stories(), st.randoms(use_true_random=False), st.data())
+def test_the_order_of_records_changes_nothing(story: Story, random, data):
+    halves = data.draw(st.lists(st.sampled_from(["none"] * 6 + ["prompt", "sampled"]), min_size=1, max_size=5))
+    calls = [without_ids(call, halves[n % len(halves)]) for n, call in enumerate(story.calls)]
+    notices = [Notice(code=code, calls=(n,), data={"field": n}) for code in ("b", "a") for n in (1, 0)]
+    told = everything(grow(story.rollout, iter(calls), notices))
+    random.shuffle(calls)
+    random.shuffle(notices)
+    assert everything(grow(story.rollout, iter(calls), notices)) == told
+
+
+few = st.lists(st.integers(0, 1), max_size=5)
+
+
+@st.composite
+def bare_calls(draw) -> list[Call]:
+    """Calls without messages over two tokens, most of which continue something, with every status."""
+    calls: list[Call] = []
+    n = draw(st.integers(1, 9))
+    times = draw(st.permutations(range(2 * n)))
+    spans = sorted(tuple(sorted((times[2 * i], times[2 * i + 1]))) for i in range(n))
+    for i, (arrived, ended) in enumerate(spans):
+        prompt = draw(few)
+        if calls and draw(st.booleans()):
+            before = draw(st.sampled_from(calls))
+            prompt = [*(before.prompt_ids.tolist() + before.sampled_ids.tolist()), *prompt]
+        status = draw(st.sampled_from(["complete"] * 5 + ["aborted", "error", "running"]))
+        calls.append(
+            Call(
+                n=i,
+                status=status,
+                delivered=draw(st.sampled_from([True, True, True, False, None])),
+                arrived=arrived,
+                ended=None if status == "running" else ended,
+                prompt_ids=np.array(prompt, np.int32),
+                sampled_ids=np.array(draw(few), np.int32),
+            )
+        )
+    return calls
+
+
+def exact_by_comparing(calls: list[Call]) -> dict[int, int | None]:
+    """The rule of exact links, word for word, by comparing every call with every other."""
+    found: dict[int, int | None] = {}
+    proved: set[int] = set()
+    for child in calls:
+        best = None
+        for parent in calls:
+            ids = [*parent.prompt_ids, *parent.sampled_ids]
+            if (
+                parent.status in ("complete", "aborted")
+                and child.status in ("complete", "aborted")
+                and parent.ended < child.arrived
+                and len(parent.sampled_ids)
+                and list(child.prompt_ids[: len(ids)]) == ids
+            ):
+                rank = len(ids), parent.delivered is True or parent.n in proved, parent.ended
+                if best is None or rank > best[0]:
+                    best = rank, parent.n
+        found[child.n] = None if best is None else best[1]
+        if best is not None:
+            proved |= {best[1]} if not best[0][1] else set()
+    return found
+
+
+@given(bare_calls())
+@settings(max_examples=300, deadline=None)
+def test_exact_links_are_what_comparing_all_pairs_gives(calls):
+    forest = grow(Rollout(id="r"), calls)
+    assert {n: link.parent for n, link in forest.links.items()} == exact_by_comparing(calls)
+    assert {link.kind for link in forest.links.values()} <= {"exact", "root"}
+    for link in forest.links.values():
+        assert link.n_shared == (0 if link.parent is None else len(forest.ids(link.parent)))
+
+
+@given(bare_calls())
+@settings(max_examples=300, deadline=None)
+def test_the_outline_holds_together(calls):
+    forest = grow(Rollout(id="r"), calls)
+    nodes = [call.n for call in calls if call.status in ("complete", "aborted")]
+    assert sorted(n for tree in forest.trees for n in tree) == nodes
+    assert all(root in tree for tree, root in zip(forest.trees, forest.roots, strict=True))
+    assert all(tree == tuple(sorted(tree)) for tree in forest.trees)
+    for n, link in forest.links.items():
+        if link.parent is not None:
+            assert forest.tree_of[n] == forest.tree_of[link.parent]
+            assert n in forest.children(link.parent)
+    assert forest.fork_of.keys() == {n for fork in forest.forks for n in fork.children}
+    for fork in forest.forks:
+        assert len(fork.children) > 1
+        assert fork.kept is None or fork.kept in fork.children
+    # What is discarded is an end that somebody else's way went past, and is in a fork.
+    for n in forest.discarded:
+        assert not forest.children(n)
+        assert n in nodes
+    assert forest.proved <= {n for n in nodes if forest.children(n)}
+
+
+def test_two_calls_of_one_number_are_refused():
+    call = Call(n=3, status="complete", arrived=0, ended=1)
+    with pytest.raises(ValueError, match="number 3"):
+        grow(Rollout(id="r"), [call, call])
+
+
+def test_a_forest_can_be_printed():
+    case = load(40)
+    assert repr(grow(case.rollout, case.calls)).splitlines() == [
+        "Forest(40-retry-of-an-answer-nobody-had: 3 calls, 26 tokens)",
+        "  0 complete 9+3 root retry discarded",
+        "  1 complete 9+2 root retry",
+        "    2 complete 21+2 exact of 1",
+    ]
