@@ -1,0 +1,154 @@
+"""The engine's side of the wire."""
+
+import asyncio
+
+import pytest
+from aiohttp import web
+
+from capture.engines.vllm import Vllm
+from capture.errors import EngineError
+from capture.upstream import PIECEWISE_FROM, Engine
+from tests.engine import running
+from tests.faults import faulty
+
+
+@pytest.fixture
+async def server():
+    async with running() as one:
+        yield one
+
+
+async def opened(url: str, **options) -> Engine:
+    engine = Engine(Vllm(), url, **options)
+    await engine.open()
+    return engine
+
+
+@pytest.mark.parametrize("tail", ["", "/", "/v1", "/v1/"])
+async def test_an_engine_says_who_it_is(server, tail: str) -> None:
+    engine = await opened(server.url + tail)
+    identity = await engine.identify()
+    assert (identity.models, identity.version, identity.max_model_len) == (("tiny",), "0.32.0", 4096)
+    assert (engine.url, engine.name, engine.healthy) == (server.url, f"vllm={server.url}", True)
+    await engine.close()
+
+
+async def test_an_engine_that_is_not_there_is_named(unused_tcp_port: int) -> None:
+    engine = await opened(f"http://127.0.0.1:{unused_tcp_port}")
+    with pytest.raises(EngineError) as caught:
+        await engine.identify()
+    assert caught.value.code == "engine_unreachable"
+    assert str(unused_tcp_port) in caught.value.message
+    assert not engine.healthy
+    assert not await engine.check()
+    await engine.close()
+
+
+async def answering(handler):
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (web.Response(text="<html>"), "engine_garbled"),
+        (web.json_response([]), "engine_garbled"),
+        (web.json_response({"data": 5}), "engine_garbled"),
+        (web.Response(status=401), "engine_refused"),
+        (web.Response(status=500), "engine_refused"),
+    ],
+)
+async def test_something_else_on_the_port_is_found_out(answer: web.Response, code: str) -> None:
+    async def handler(request: web.Request) -> web.Response:
+        return web.Response(body=answer.body, status=answer.status, content_type=answer.content_type)
+
+    runner, url = await answering(handler)
+    engine = await opened(url)
+    with pytest.raises(EngineError) as caught:
+        await engine.identify()
+    assert caught.value.code == code
+    await engine.close()
+    await runner.cleanup()
+
+
+async def test_the_engines_key_goes_with_every_request_and_into_no_repr(server) -> None:
+    seen = []
+
+    async def handler(request: web.Request) -> web.Response:
+        seen.append(request.headers)
+        return web.json_response({"data": [{"id": "m"}]})
+
+    runner, url = await answering(handler)
+    engine = await opened(url, key="engine-secret")
+    await engine.identify()
+    assert [headers["Authorization"] for headers in seen] == ["Bearer engine-secret"] * 2
+    assert "User-Agent" not in seen[0]
+    assert "engine-secret" not in repr(engine) + repr(vars(engine).get("identity"))
+    await engine.close()
+    await runner.cleanup()
+
+
+async def test_a_connection_that_closed_before_a_byte_came_is_tried_once_more() -> None:
+    requests = 0
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        nonlocal requests
+        requests += 1
+        if requests == 1:
+            assert request.transport is not None
+            request.transport.close()
+        return web.json_response({"n": requests})
+
+    runner, url = await answering(handler)
+    engine = await opened(url)
+    async with await engine.send("POST", "/x", body=b"{}") as answer:
+        assert await answer.json() == {"n": 2}
+    await engine.close()
+    await runner.cleanup()
+
+
+async def test_one_that_goes_on_closing_is_not_tried_for_ever(server) -> None:
+    async with faulty(server.url, up_after=1, way="reset") as proxy:
+        engine = await opened(proxy.url)
+        with pytest.raises(EngineError) as caught:
+            async with asyncio.timeout(10):
+                await engine.send("GET", "/v1/models")
+        assert caught.value.code == "engine_unreachable"
+        await engine.close()
+
+
+async def test_a_large_body_arrives_whole() -> None:
+    got = []
+
+    async def handler(request: web.Request) -> web.Response:
+        got.append(await request.read())
+        return web.json_response({"length": request.content_length})
+
+    runner, url = await answering(handler)
+    runner.app._client_max_size = 0
+    engine = await opened(url)
+    body = b"x" * (PIECEWISE_FROM + 1)
+    async with await engine.send("POST", "/x", body=body) as answer:
+        assert await answer.json() == {"length": len(body)}
+    assert got == [body]
+    await engine.close()
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (404, True), (503, False)])
+async def test_health_is_what_the_engine_says(status: int, healthy: bool) -> None:
+    async def handler(request: web.Request) -> web.Response:
+        return web.Response(status=status)
+
+    runner, url = await answering(handler)
+    engine = await opened(url)
+    assert await engine.check() is healthy
+    assert ("503" in engine.reason) is not healthy
+    await engine.close()
+    await runner.cleanup()
