@@ -1,0 +1,423 @@
+"""The engine as an HTTP server: sockets, pace and failures. What is said lies in the pure modules beside this one."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from capture.scripted import builtin, wire
+from capture.scripted.generation import Choice, generate
+from capture.scripted.request import ChatRequest, RequestError, check_model, decode_json, invalid, parse_chat
+from capture.scripted.rules import Failure, Reply, Rules, Seen, fill, matches
+from capture.scripted.sampler import Draws, LogprobsMode, Prefix
+from capture.scripted.template import Encoder, TemplateError, render, text_of
+from capture.scripted.tokeniser import Tokeniser
+
+VERSION = "scripted-1"
+"""What `/version` says, and the beginning of every `system_fingerprint`."""
+
+MAX_MODEL_LEN = 131_072
+"""The context length in tokens, unless another is asked for."""
+
+# Larger than any body that a context of this length can fill.
+_MAX_BODY_BYTES = 256 * 1024 * 1024
+
+# How long a request that runs when the engine is closed may take to see that its task is cancelled.
+_CLOSE_S = 0.2
+
+_ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+
+_KINDS = {404: "NotFoundError", 401: "AuthenticationError", 429: "RateLimitError", 503: "ServiceUnavailableError"}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ScriptedEngine:
+    """An engine that says what its rules say, over vLLM's wire.
+
+    `max_model_len` is in tokens, `pace_s` in seconds per token. `noncanonical` overrides the rules' own probability.
+    """
+
+    def __init__(
+        self,
+        rules: Rules | None = None,
+        *,
+        model: str = "scripted",
+        max_model_len: int = MAX_MODEL_LEN,
+        pace_s: float = 0.0,
+        logprobs_mode: LogprobsMode = "processed",
+        api_key: str | None = None,
+        seed: int = 0,
+        noncanonical: float | None = None,
+    ) -> None:
+        """Prepare the engine; nothing listens until `start`."""
+        self.model = model
+        self.max_model_len = max_model_len
+        self.tokeniser = Tokeniser()
+        # Chat requests being answered, answered in full, and left by their client before the end.
+        self.running = 0
+        self.served = 0
+        self.left = 0
+        self._rules = rules or Rules()
+        self._noncanonical = self._rules.noncanonical if noncanonical is None else noncanonical
+        self._pace_s = pace_s
+        self._mode: LogprobsMode = logprobs_mode
+        self._api_key = api_key
+        self._seed = seed
+        self._encoder = Encoder(self.tokeniser)
+        self._draws = Draws()
+        self._used = [0] * len(self._rules.rules)
+        self._replies = 0
+        self._runner: web.AppRunner | None = None
+        script = msgspec.json.encode(self._rules)
+        self._fingerprint = f"{VERSION}-{wire.hex_id(script.decode(), self.tokeniser.size)[:8]}"
+
+    def __repr__(self) -> str:
+        return f"ScriptedEngine({self.model}, {len(self._rules.rules)} rules, {self.running} running)"
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Listen, on a free port for 0, and give the base URL. Raises OSError where the port is taken."""
+        app = web.Application(middlewares=[self._guard], client_max_size=_MAX_BODY_BYTES)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/v1/chat/completions/batch", self._batch)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/version", self._version)
+        app.router.add_post("/tokenize", self._tokenize)
+        app.router.add_post("/detokenize", self._detokenize)
+        # A hang-up cancels the handler at once, as vLLM drops the request; aiohttp's default lets it run on.
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSE_S)
+        await runner.setup()
+        self._runner = runner
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError:
+            await self.close()
+            raise
+        bound = runner.addresses[0]
+        shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
+        return f"http://{shown}:{bound[1]}"
+
+    async def close(self) -> None:
+        """Stop listening and drop what runs. May be called twice."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Turn refusals, unknown routes and other methods into vLLM's bodies, and ask for the key under /v1."""
+        if self._api_key is not None and request.path.startswith("/v1"):
+            given = request.headers.get("Authorization", "")
+            if not hmac.compare_digest(given.encode(), f"Bearer {self._api_key}".encode()):
+                return _json({"error": "Unauthorized"}, status=401)
+        try:
+            return await handler(request)
+        except RequestError as refusal:
+            return _json(refusal.body, status=refusal.status)
+        except web.HTTPNotFound:
+            return _json({"detail": "Not Found"}, status=404)
+        except web.HTTPMethodNotAllowed as error:
+            return _json({"detail": "Method Not Allowed"}, status=405, headers={"Allow": error.headers["Allow"]})
+
+    # Side routes
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _version(self, _request: web.Request) -> web.Response:
+        return _json({"version": VERSION})
+
+    async def _models(self, _request: web.Request) -> web.Response:
+        created = int(time.time())
+        permission = {
+            "id": f"modelperm-{wire.hex_id(self.model, 0)}",
+            "object": "model_permission",
+            "created": created,
+            "allow_create_engine": False,
+            "allow_sampling": True,
+            "allow_logprobs": True,
+            "allow_search_indices": False,
+            "allow_view": True,
+            "allow_fine_tuning": False,
+            "organization": "*",
+            "group": None,
+            "is_blocking": False,
+        }
+        model = {
+            "id": self.model,
+            "object": "model",
+            "created": created,
+            "owned_by": "vllm",
+            "root": self.model,
+            "parent": None,
+            "max_model_len": self.max_model_len,
+            "permission": [permission],
+        }
+        return _json({"object": "list", "data": [model]})
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        data = decode_json(await request.read(), request.headers.get("Content-Type", ""))
+        check_model(data.get("model"), self.model)
+        if "messages" in data:
+            # The chat request's own checks, with what only a chat needs left out.
+            asked = self._parse({key: data[key] for key in _TOKENIZE_KEYS if key in data})
+            tokens = self._prompt(asked)[0]
+        elif isinstance(data.get("prompt"), str):
+            tokens = self.tokeniser.encode(data["prompt"])
+        else:
+            raise invalid("missing", "body.prompt", "Field required", f"<dict of {len(data)} items>")
+        strings = [self.tokeniser.decode([token]) for token in tokens] if data.get("return_token_strs") else None
+        return _json(
+            {"count": len(tokens), "max_model_len": self.max_model_len, "tokens": tokens, "token_strs": strings}
+        )
+
+    async def _detokenize(self, request: web.Request) -> web.Response:
+        data = decode_json(await request.read(), request.headers.get("Content-Type", ""))
+        check_model(data.get("model"), self.model)
+        tokens = data.get("tokens")
+        if not isinstance(tokens, list) or any(type(token) is not int for token in tokens):
+            raise invalid("list_type", "body.tokens", "Input should be a valid list", str(tokens)[:200])
+        if outside := [token for token in tokens if not 0 <= token < self.tokeniser.size]:
+            raise RequestError(f"Token id {outside[0]} is out of vocabulary", param="tokens")
+        return _json({"prompt": self.tokeniser.decode(tokens)})
+
+    # Chat
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        self.running += 1
+        try:
+            data = decode_json(await request.read(), request.headers.get("Content-Type", ""))
+            asked = self._parse(data)
+            response = await self._answer(request, asked)
+        except (asyncio.CancelledError, ConnectionResetError):
+            self.left += 1
+            raise
+        finally:
+            self.running -= 1
+        self.served += 1
+        return response
+
+    async def _answer(self, request: web.Request, asked: ChatRequest) -> web.StreamResponse:
+        prompt, text = self._prompt(asked)
+        self._fits(prompt)
+        reply = self._reply(asked)
+        failure = reply.failure or Failure()
+        if failure.status is not None:
+            return _refuse(failure)
+        if failure.hang and not asked.stream:
+            await _for_ever()
+        frame = self._frame(asked, prompt, text, given_id=request.headers.get("X-Request-Id"))
+        writer = wire.Writer(self.tokeniser, frame, self._choices(asked, reply, prompt))
+        if asked.stream:
+            return await self._stream(request, writer, reply, failure)
+        return await self._whole(request, writer, reply, failure)
+
+    def _parse(self, data: dict[str, Any]) -> ChatRequest:
+        return parse_chat(data, model=self.model, max_model_len=self.max_model_len, vocabulary=self.tokeniser.size)
+
+    def _prompt(self, asked: ChatRequest) -> tuple[list[int], str]:
+        try:
+            segments = render(
+                asked.messages,
+                asked.tools,
+                thinking=asked.thinking,
+                generation_prompt=asked.add_generation_prompt,
+                continue_final=asked.continue_final_message,
+            )
+        except TemplateError as error:
+            message = str(error)
+            raise RequestError(f"{self.model} {message}" if message.startswith("is ") else message) from None
+        return self._encoder.encode(segments), "".join(segments)
+
+    def _fits(self, prompt: list[int]) -> None:
+        if len(prompt) >= self.max_model_len:
+            most = self.max_model_len
+            message = (
+                f"This model's maximum context length is {most} tokens. However, your prompt contains at least "
+                f"{most + 1} input tokens, which exceeds this limit even without any output tokens. Please reduce the "
+                f"length of the input prompt. (parameter=input_tokens, value={most + 1})"
+            )
+            raise RequestError(message, param="input_tokens")
+
+    def _reply(self, asked: ChatRequest) -> Reply:
+        choice = asked.tool_choice
+        seen = Seen(
+            role=str(asked.messages[-1].get("role")),
+            text=text_of(asked.messages[-1].get("content")),
+            system="\n".join(
+                text_of(message.get("content"))
+                for message in asked.messages
+                if message.get("role") in ("system", "developer")
+            ),
+            tools=tuple(tool["function"]["name"] for tool in asked.tools or ()),
+            tool_choice=choice if isinstance(choice, str) else "named",
+            turn=sum(message.get("role") == "assistant" for message in asked.messages),
+            model=asked.model or self.model,
+            thinking=asked.thinking,
+        )
+        for n, rule in enumerate(self._rules.rules):
+            if rule.times is not None and self._used[n] >= rule.times:
+                continue
+            values = matches(rule.match, seen)
+            if values is not None:
+                self._used[n] += 1
+                return fill(rule.reply, values)
+        return builtin.answer(asked, seen)
+
+    def _choices(self, asked: ChatRequest, reply: Reply, prompt: list[int]) -> list[Choice]:
+        limit = self.max_model_len - len(prompt)
+        if asked.output_limit is not None:
+            limit = min(limit, asked.output_limit)
+        prefix = Prefix(prompt)
+        script = msgspec.json.encode(reply)
+        drawn = prefix.number(b"draw" + script)
+        # Equal draws differ by their number, unless a seed or temperature 0 asks for equal ones.
+        again = 0
+        if asked.seed is None and asked.temperature != 0:
+            again = self._draws.next(drawn)
+        nonce = f"{self._seed}/{asked.seed if asked.temperature != 0 else None}/{again}"
+        return [
+            generate(
+                self.tokeniser,
+                prompt,
+                reply,
+                asked,
+                index=index,
+                key=prefix.number(script + f"/{nonce}/{index if asked.temperature != 0 else 0}".encode()),
+                limit=limit,
+                noncanonical=self._noncanonical,
+                mode=self._mode,
+            )
+            for index in range(asked.n or 1)
+        ]
+
+    def _frame(self, asked: ChatRequest, prompt: list[int], text: str, *, given_id: str | None) -> wire.Frame:
+        self._replies += 1
+        fresh = wire.hex_id(f"reply/{self._seed}", self._replies)
+        last = asked.messages[-1]
+        return wire.Frame(
+            id=f"chatcmpl-{given_id or asked.request_id or fresh}",
+            created=int(time.time()),
+            model=self.model,
+            fingerprint=self._fingerprint,
+            request=asked,
+            prompt_ids=prompt,
+            prompt_text=text,
+            echo=text_of(last.get("content")) if last.get("role") == asked.role else "",
+            call_seed=fresh,
+        )
+
+    async def _whole(
+        self, request: web.Request, writer: wire.Writer, reply: Reply, failure: Failure
+    ) -> web.StreamResponse:
+        await self._wait(writer.longest, reply)
+        if failure.error_event_after_tokens is not None:
+            return _json(wire.error(_ENGINE_DEAD), status=500)
+        if failure.hang_after_tokens is not None:
+            await _for_ever()
+        body = msgspec.json.encode(writer.body())
+        if failure.cut_after_tokens is not None:
+            headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+            response = web.StreamResponse(headers=headers)
+            await response.prepare(request)
+            await response.write(body[: len(body) // 2])
+            return _cut(request, response)
+        return web.Response(body=body, content_type="application/json")
+
+    async def _stream(
+        self, request: web.Request, writer: wire.Writer, reply: Reply, failure: Failure
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        if failure.hang:
+            await _for_ever()
+        for chunk in writer.opening():
+            await response.write(_event(chunk))
+        most = failure.after_tokens if failure.abort_after_tokens is None else None
+        out = 0
+        per_chunk = reply.tokens_per_chunk if most is None else min(reply.tokens_per_chunk, max(most, 1))
+        for step in writer.steps(per_chunk):
+            if most is not None and step.tokens > most:
+                break
+            # One token's time for each position; the choices of a position come together.
+            await self._wait(max(step.tokens - out, 0), reply)
+            out = max(out, step.tokens)
+            if step.chunk is not None:
+                await response.write(_event(step.chunk))
+        if failure.hang_after_tokens is not None:
+            await _for_ever()
+        if failure.cut_after_tokens is not None:
+            return _cut(request, response)
+        if failure.error_event_after_tokens is not None:
+            await response.write(_event(wire.error(_ENGINE_DEAD)))
+        else:
+            for chunk in writer.closing():
+                await response.write(_event(chunk))
+        await response.write(b"data: [DONE]\n\n")
+        await response.write_eof()
+        return response
+
+    async def _wait(self, tokens: int, reply: Reply) -> None:
+        # At pace 0 this still lets other requests run, and a hang-up be seen.
+        await asyncio.sleep(tokens * (self._pace_s if reply.pace_s is None else reply.pace_s))
+
+    async def _batch(self, request: web.Request) -> web.StreamResponse:
+        """Answer several conversations in one reply, each a choice; not streamed."""
+        data = decode_json(await request.read(), request.headers.get("Content-Type", ""))
+        conversations = data.get("messages")
+        if not isinstance(conversations, list) or not all(isinstance(each, list) for each in conversations):
+            raise invalid("list_type", "body.messages", "Input should be a valid list", str(conversations)[:200])
+        bodies = []
+        for messages in conversations:
+            asked = self._parse({**data, "messages": messages, "stream": False, "n": 1})
+            prompt, text = self._prompt(asked)
+            self._fits(prompt)
+            frame = self._frame(asked, prompt, text, given_id=request.headers.get("X-Request-Id"))
+            bodies.append(wire.Writer(self.tokeniser, frame, self._choices(asked, self._reply(asked), prompt)).body())
+        return _json(wire.joined(bodies))
+
+
+_TOKENIZE_KEYS = (
+    "messages",
+    "model",
+    "tools",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+)
+
+
+def _json(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    encoded = msgspec.json.encode(body)
+    return web.Response(body=encoded, status=status, headers=headers, content_type="application/json")
+
+
+def _event(body: Any) -> bytes:
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+def _refuse(failure: Failure) -> web.Response:
+    status = failure.status or 500
+    kind = _KINDS.get(status, "InternalServerError" if status >= 500 else "BadRequestError")
+    headers = {} if failure.retry_after is None else {"Retry-After": str(failure.retry_after)}
+    message = failure.message if failure.message is not None else "The script says so."
+    return _json(wire.error(message, status=status, kind=kind), status=status, headers=headers)
+
+
+def _cut(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """Close the connection behind what was written, without the end that HTTP asks for."""
+    if request.transport is not None:
+        request.transport.close()
+    return response
+
+
+async def _for_ever() -> None:
+    """Wait until the client goes away, which cancels this."""
+    await asyncio.Event().wait()
