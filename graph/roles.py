@@ -171,7 +171,7 @@ def _subagent(facts: Flows, flow: Flow) -> Verdict | None:
     before = [use for use in facts.uses if use.conversation != flow.n and use.ended < flow.arrived]
     in_arguments = [use for use in before if _in_arguments(flow.last, use)]
     shown = bool(in_arguments) and not _stood_before(facts, flow, in_arguments)
-    by_result = _by_result(facts, flow, in_arguments, before)
+    by_result = _by_result(facts, flow, in_arguments or before, short=shown)
     if by_result is not None:
         use, result = by_result
     elif shown:
@@ -204,16 +204,14 @@ def _stood_before(facts: Flows, flow: Flow, uses: Iterable[ToolUse]) -> bool:
     return any(stands(flow.last, text) for text in openings)
 
 
-def _by_result(
-    facts: Flows, flow: Flow, in_arguments: list[ToolUse], before: list[ToolUse]
-) -> tuple[ToolUse, Result] | None:
-    """Return the latest tool call whose result holds the final reply; without its prompt in the arguments only where
-    the reply is long enough to stand nowhere by chance."""
-    if flow.final_ended is None or not flow.final.strip():
+def _by_result(facts: Flows, flow: Flow, uses: list[ToolUse], *, short: bool) -> tuple[ToolUse, Result] | None:
+    """Return the latest tool call whose result holds the final reply. A short reply, which may stand there by chance,
+    counts only where the arguments have shown already that one of these calls started the conversation."""
+    final = flow.final.strip()
+    if flow.final_ended is None or not final or (len(final) < CHARS and not short):
         return None
-    uses = in_arguments or (before if len(flow.final.strip()) >= CHARS else [])
     for use in sorted(uses, key=lambda use: (use.ended, use.call), reverse=True):
-        result = facts.result_of(use, holding=flow.final, after=flow.final_ended)
+        result = facts.result_of(use, holding=final, after=flow.final_ended)
         if result is not None:
             return use, result
     return None
