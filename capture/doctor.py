@@ -16,7 +16,7 @@ import shutil
 import socket
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import apsw
 import msgspec
@@ -276,5 +276,4 @@ def clean(text: str, url: str) -> str:
     parts = urlsplit(url)
     if "@" not in parts.netloc:
         return text
-    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    return text.replace(url, bare).replace(parts.netloc, bare)
+    return text.replace(parts.netloc, parts.netloc.rpartition("@")[2])

@@ -27,6 +27,10 @@ CLOSE_GRACE_S = 15.0
 call that an agent saw end."""
 
 
+MOST_PACE_S = 60.0
+"""A minute a token is slower than any test needs."""
+
+
 class Server(Protocol):
     """What can be started and closed."""
 
@@ -53,6 +57,8 @@ def scripted(given: Given) -> int:
     """Run the scripted engine alone until a signal."""
     asked = given.arguments
     host, port = parse_address(asked["listen"])
+    if not 0 <= asked["pace"] <= MOST_PACE_S:
+        raise UsageError(f"--pace: {asked['pace']} is not between 0 and {MOST_PACE_S:g} seconds")
     rules = read_rules(asked["rules"]) if asked["rules"] else None
     return run(_scripted(rules, host, port, asked["pace"]))
 
@@ -156,20 +162,23 @@ async def _serve(settings: Settings) -> int:
 class _Alone:
     """The scripted engine as a server of its own."""
 
-    def __init__(self, engine: ScriptedEngine) -> None:
+    def __init__(self, engine: ScriptedEngine, host: str, port: int) -> None:
         self._engine = engine
+        self._host, self._port = host, port
         self.url = ""
 
     async def start(self) -> None:
-        self.url = await self._engine.start()
+        try:
+            self.url = await self._engine.start(self._host, self._port)
+        except OSError as error:
+            raise UsageError(f"can't listen on {self._host}:{self._port}: {error.strerror or error}") from error
 
     async def close(self) -> None:
         await self._engine.close()
 
 
-async def _scripted(rules: Rules | None, host: str, port: int, pace: float | None) -> int:
-    rest = {} if pace is None else {"pace": pace}
-    alone = _Alone(ScriptedEngine(rules, host=host, port=port, **rest))
+async def _scripted(rules: Rules | None, host: str, port: int, pace_s: float) -> int:
+    alone = _Alone(ScriptedEngine(rules, pace_s=pace_s), host, port)
     return await until_signal(alone, started=lambda: _say(f"scripted engine on {alone.url}\n"), close_s=CLOSE_GRACE_S)
 
 

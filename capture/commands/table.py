@@ -62,7 +62,7 @@ VERBS: tuple[Verb, ...] = (
         arguments=(
             Argument(name="--listen", metavar="HOST:PORT", default="127.0.0.1:8000", help="Where it listens."),
             Argument(name="--rules", metavar="FILE", help="A file of rules. Default: built-in rules answer anything."),
-            Argument(name="--pace", kind="number", metavar="SECONDS", help="Pause between the tokens of a stream."),
+            Argument(name="--pace", kind="number", metavar="SECONDS", default=0.0, help="Seconds that a token takes."),
         ),
     ),
     Verb(

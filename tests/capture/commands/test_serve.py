@@ -189,3 +189,8 @@ def test_exit_codes(words, code, said, start):
     assert process.process.wait(60) == code
     assert said in process.said()
     assert "Traceback" not in process.said()
+
+
+def test_a_pace_that_cannot_be_meant(start):
+    process = start("scripted", "--listen", "127.0.0.1:0", "--pace=nan")
+    assert process.process.wait(60) == 2
