@@ -87,6 +87,7 @@ class _Relay:
     async def run(self, path: str, headers: list[tuple[str, str]]) -> web.StreamResponse:
         """Carry the call to its end; whatever happens, its record is written and the engine is let go."""
         assert self._draft.admitted is not None
+        self._calls.engine.in_flight += 1
         try:
             try:
                 self._answer = await self._calls.engine.send(
@@ -105,6 +106,7 @@ class _Relay:
             self._let_go()
             raise
         finally:
+            self._calls.engine.in_flight -= 1
             if self._answer is not None and self._concluding is not None:
                 self._answer.close()
 
