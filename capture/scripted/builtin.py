@@ -1,8 +1,8 @@
 """The built-in rules: what the model says where no rule of the script matches.
 
-In this order: what satisfies `structured_outputs` (a choice or a schema); with tools and no tool result last, or where a call
-is demanded, one call, of the tool named or of the first, with arguments made from its schema's required properties; what
-satisfies `response_format`; an answer, which quotes the last message.
+In this order: what satisfies `structured_outputs` (a choice or a schema); with tools and no tool result last, or
+where a call is demanded, one call, of the tool named or of the first, with arguments made from its schema's
+required properties; what satisfies `response_format`; an answer, which quotes the last message.
 """
 
 from __future__ import annotations

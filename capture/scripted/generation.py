@@ -1,10 +1,10 @@
 """One choice of a reply, from the script's text to timed steps: pure, and the same whether it is streamed or not.
 
-Theory of operation. `compose` writes the text that the model is to sample, markers and all. `generate` samples its ids, ends
-them at an end token, a stop id, a stop string or the limit, scores each, and detokenises them one by one as a server does.
-The result is a `Choice`: ids, scores, and for each id the text that becomes visible with it. Text is withheld while bytes
-are half a character, and, with stop strings, as many characters as a stop string could still reach back (vLLM's
-v1/engine/detokenizer.py). An end token has no text.
+Theory of operation. `compose` writes the text that the model is to sample, markers and all. `generate` samples its
+ids, ends them at an end token, a stop id, a stop string or the limit, scores each, and detokenises them one by one
+as a server does. The result is a `Choice`: ids, scores, and for each id the text that becomes visible with it. Text
+is withheld while bytes are half a character, and, with stop strings, as many characters as a stop string could
+still reach back (vLLM's v1/engine/detokenizer.py). An end token has no text.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _detokenise(tokeniser: Tokeniser, ids: Sequence[int], *, silent: bool) -> tu
 
 
 def label(tokeniser: Tokeniser, ids: Sequence[int], n: int) -> str:
-    """Give what a logprob entry shows for the n-th token: its text; of a split character, all of it at its last token."""
+    """Give what a logprob entry shows for the n-th token: its text; a split character, at its last token."""
     alone = tokeniser.decode(ids[n : n + 1])
     if not alone.endswith(_UNKNOWN):
         return alone

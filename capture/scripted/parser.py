@@ -1,18 +1,18 @@
 """Sampled text to message: reasoning and tool calls, found as vLLM 0.32 finds them.
 
 Rules, as vLLM 0.32 has them with `--reasoning-parser qwen3 --tool-call-parser hermes`
-1. With thinking on, all is reasoning until `</think>`, or until `<tool_call>`, which ends it too; `<think>` is dropped. The
-   blank line behind `</think>` is content. A reply cut inside its thinking has no content at all.
+1. With thinking on, all is reasoning until `</think>`, or until `<tool_call>`, which ends it too; `<think>` is
+   dropped. The blank line behind `</think>` is content. A reply cut inside its thinking has no content at all.
 2. With thinking off, all is content, and think tags in it are text.
 3. Tool calls are looked for in the content, unless `tool_choice` is `none`: the JSON between `<tool_call>` tags.
-4. A whole reply is parsed with a JSON decoder: one call that is cut or malformed leaves the whole content as text, tags and
-   all. A stream has sent the name and some arguments by then. The two disagree in vLLM, and so here.
-5. In a stream, a text that may be the beginning of a tag is held back until the next chunk settles it; so is a call until
-   its name is complete, and blanks at the end of its arguments. A chunk that yields nothing is `None`: it is sent with an
-   empty delta where ids or logprobs are asked for, and not sent otherwise.
+4. A whole reply is parsed with a JSON decoder: one call that is cut or malformed leaves the whole content as text,
+   tags and all. A stream has sent the name and some arguments by then. The two disagree in vLLM, and so here.
+5. In a stream, a text that may be the beginning of a tag is held back until the next chunk settles it; so is a call
+   until its name is complete, and blanks at the end of its arguments. A chunk that yields nothing is `None`: it is
+   sent with an empty delta where ids or logprobs are asked for, and not sent otherwise.
 
-Theory of operation: `parse_whole` reads a finished text. `DeltaParser` is fed each chunk's text and ids and returns the
-delta: first reasoning, then content and calls by reading again the content so far and sending what is new.
+Theory of operation: `parse_whole` reads a finished text. `DeltaParser` is fed each chunk's text and ids and returns
+the delta: first reasoning, then content and calls by reading again the content so far and sending what is new.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Parsed(msgspec.Struct, frozen=True, kw_only=True):
 def parse_whole(text: str, *, thinking: bool, tools: bool, forced: bool) -> Parsed:
     """Parse a finished text.
 
-    `tools`: calls are looked for. `forced`: `tool_choice` is `required` or names a tool, and then content is never null.
+    `tools`: calls are looked for. `forced`: `tool_choice` is `required` or names a tool; content is then never null.
     """
     reasoning: str | None = None
     content: str | None = text
@@ -119,7 +119,7 @@ class DeltaParser:
     def __init__(
         self, tokeniser: Tokeniser, *, thinking: bool, tools: bool, call_id: Callable[[], str], one_call: bool = False
     ) -> None:
-        """Begin in the reasoning if `thinking`. `call_id` gives a fresh tool-call id; `one_call` drops all but the first."""
+        """Begin in reasoning if `thinking`. `call_id` gives a fresh tool-call id; `one_call` drops all but one."""
         self._marks = {tokeniser.special(mark): mark for mark in _MARKS}
         self._tokeniser = tokeniser
         self._reasoning = thinking

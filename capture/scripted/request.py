@@ -1,7 +1,8 @@
 """A chat request: decoded, checked, and refused in vLLM's words.
 
 Rules, as vLLM 0.32 has them (entrypoints/openai/chat_completion/protocol.py, sampling_params.py)
-1. Unknown fields are ignored. Known ones are converted leniently (`"5"` is 5) and a wrong type is a 400 that names it.
+1. Unknown fields are ignored. Known ones are converted leniently (`"5"` is 5) and a wrong type is a 400 that names
+   it.
 2. What the JSON decoder or a field's type refuses has the error type `Bad Request`; what the engine refuses,
    `BadRequestError`; an unknown model, `NotFoundError`. Each carries `param` and `code`.
 3. Without `tool_choice`, tools mean `auto`; no tools mean `none`.
@@ -122,7 +123,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_json(body: bytes, content_type: str) -> dict[str, Any]:
-    """Decode a request's body. Raises RequestError for another content type, for malformed JSON and for what is no object."""
+    """Decode a request's body. Raises RequestError for another type, malformed JSON, and what is no object."""
     if content_type.partition(";")[0].strip().lower() != "application/json":
         raise RequestError(
             "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed", kind="Bad Request"
@@ -155,7 +156,7 @@ def parse_chat(data: dict[str, Any], *, model: str, max_model_len: int, vocabula
         )
     if data.get("tool_choice") is None:
         data = data | {"tool_choice": "auto" if data.get("tools") else "none"}
-    # Pydantic, which vLLM checks with, takes a bool for 0, 1 and a few words only; msgspec's lenient mode does the same.
+    # Pydantic, which vLLM checks with, takes 0, 1 and a few words for a bool; so does msgspec's lenient mode.
     if isinstance(flag := data.get("logprobs"), int | float) and not isinstance(flag, bool) and flag not in (0, 1):
         message = "Input should be a valid boolean, unable to interpret input"
         raise invalid("bool_parsing", "body.logprobs", message, str(flag))

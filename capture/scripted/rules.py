@@ -1,11 +1,11 @@
 """The script: rules that match a request and say the reply.
 
 Rules
-1. The first rule whose every condition holds answers; with `times = k` a rule answers only the first k requests that it
-   matches. Where none does, the built-in rules answer.
-2. `{turn}`, `{last}`, `{1}` and `{name}` in texts and arguments stand for the number of assistant messages, the last
-   message's text, and the groups of the `text` and `system` expressions. `{{turn}}` is the text `{turn}`. Braces around
-   anything else are left alone, so JSON needs no escaping.
+1. The first rule whose every condition holds answers; with `times = k` a rule answers only the first k requests
+   that it matches. Where none does, the built-in rules answer.
+2. `{turn}`, `{last}`, `{1}` and `{name}` in texts and arguments stand for the number of assistant messages, the
+   last message's text, and the groups of the `text` and `system` expressions. `{{turn}}` is the text `{turn}`.
+   Braces around anything else are left alone, so JSON needs no escaping.
 
 `rulesfile` reads them from a file, whose form is in docs/scripted.md.
 """
@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 import msgspec
 
-# The probability that a piece of a reply is sampled in another tokenisation than the canonical one. At 0.3 hardly any reply
-# of ten words comes back to the same ids, which is the drift that a capture has to live with.
+# The probability that a piece of a reply is sampled in another tokenisation than the canonical one. At 0.3 hardly any
+# reply of ten words comes back to the same ids, which is the drift that a capture has to live with.
 NONCANONICAL = 0.3
 
 # `{{name}}`, which is left as `{name}`, or `{name}`, which stands for a value.

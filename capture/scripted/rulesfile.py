@@ -1,7 +1,7 @@
 """A rules file: read, checked whole, and refused with a sentence that says what and where.
 
-Unknown keys, wrong types, bad regular expressions and unknown placeholders are errors. Each names the file, the rule, the
-key, and, for an unknown one, the nearest that is known. The file's form is in docs/scripted.md.
+Unknown keys, wrong types, bad regular expressions and unknown placeholders are errors. Each names the file, the
+rule, the key, and, for an unknown one, the nearest that is known. The file's form is in docs/scripted.md.
 """
 
 from __future__ import annotations

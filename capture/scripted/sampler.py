@@ -3,15 +3,17 @@
 Rules
 1. Ids are sampled, not encoded: each piece of the text takes, with the probability `noncanonical`, another of its
    tokenisations. They decode to the text all the same.
-2. A draw is a function of the prompt's ids, the text and a nonce. The nonce is the request's seed, nothing at temperature 0,
-   else the number of equal draws so far: the same prompt sampled again gives the same words in other ids.
-3. A token's logprob is a function of the ids before it and of itself alone. So it is the same however the reply is cut into
-   chunks, and when it is read again as part of a prompt.
-4. Logprobs are below 0.0, and float32 like a real engine's. `raw` ones know nothing of temperature or allowed tokens;
-   `processed` ones do: with one allowed token they are exactly 0.0 (vLLM's `--logprobs-mode`).
+2. A draw is a function of the prompt's ids, the text and a nonce. The nonce is the request's seed, nothing at
+   temperature 0, else the number of equal draws so far: the same prompt sampled again gives the same words in other
+   ids.
+3. A token's logprob is a function of the ids before it and of itself alone. So it is the same however the reply is
+   cut into chunks, and when it is read again as part of a prompt.
+4. Logprobs are below 0.0, and float32 like a real engine's. `raw` ones know nothing of temperature or allowed
+   tokens; `processed` ones do: with one allowed token they are exactly 0.0 (vLLM's `--logprobs-mode`).
 
-Theory: `Prefix` is a running BLAKE2b over ids, four bytes each, little-endian. Its digest with a token gives 64 bits, read
-as a probability. Temperature t makes of p what it makes of the pair (p, 1 - p): p' = p^(1/t) / (p^(1/t) + (1-p)^(1/t)).
+Theory: `Prefix` is a running BLAKE2b over ids, four bytes each, little-endian. Its digest with a token gives 64
+bits, read as a probability. Temperature t makes of p what it makes of the pair (p, 1 - p): p' = p^(1/t) / (p^(1/t)
++ (1-p)^(1/t)).
 """
 
 from __future__ import annotations
@@ -133,7 +135,7 @@ class Scorer:
     def __init__(
         self, tokeniser: Tokeniser, prompt: Sequence[int], *, mode: LogprobsMode, temperature: float | None
     ) -> None:
-        """Begin behind the prompt's ids. A temperature of None is 1; at 0 the distribution is left as it is, as in vLLM."""
+        """Begin behind the prompt's ids. A temperature of None is 1; at 0 the distribution is left as it is."""
         self.prefix = Prefix(prompt)
         self._tokeniser = tokeniser
         hot = mode == "processed" and temperature not in (None, 0)

@@ -11,19 +11,11 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from capture.scripted import builtin, wire
-from capture.scripted.generation import Choice, generate
-from capture.scripted.request import ChatRequest, RequestError, check_model, decode_json, invalid, parse_chat
-from capture.scripted.rules import Failure, Reply, Rules, Seen, fill, matches
-from capture.scripted.sampler import Draws, LogprobsMode, Prefix
-from capture.scripted.template import Encoder, TemplateError, render, text_of
-from capture.scripted.tokeniser import Tokeniser
-
-VERSION = "scripted-1"
-"""What `/version` says, and the beginning of every `system_fingerprint`."""
-
-MAX_MODEL_LEN = 131_072
-"""The context length in tokens, unless another is asked for."""
+from capture.scripted import wire
+from capture.scripted.model import MAX_MODEL_LEN, VERSION, ScriptedModel
+from capture.scripted.request import ChatRequest, RequestError, check_model, decode_json, invalid
+from capture.scripted.rules import Failure, Reply, Rules
+from capture.scripted.sampler import LogprobsMode
 
 # Larger than any body that a context of this length can fill.
 _MAX_BODY_BYTES = 256 * 1024 * 1024
@@ -57,29 +49,24 @@ class ScriptedEngine:
         noncanonical: float | None = None,
     ) -> None:
         """Prepare the engine; nothing listens until `start`."""
-        self.model = model
-        self.max_model_len = max_model_len
-        self.tokeniser = Tokeniser()
+        self.model = ScriptedModel(
+            rules or Rules(),
+            name=model,
+            max_model_len=max_model_len,
+            mode=logprobs_mode,
+            seed=seed,
+            noncanonical=noncanonical,
+        )
         # Chat requests being answered, answered in full, and left by their client before the end.
         self.running = 0
         self.served = 0
         self.left = 0
-        self._rules = rules or Rules()
-        self._noncanonical = self._rules.noncanonical if noncanonical is None else noncanonical
         self._pace_s = pace_s
-        self._mode: LogprobsMode = logprobs_mode
         self._api_key = api_key
-        self._seed = seed
-        self._encoder = Encoder(self.tokeniser)
-        self._draws = Draws()
-        self._used = [0] * len(self._rules.rules)
-        self._replies = 0
         self._runner: web.AppRunner | None = None
-        script = msgspec.json.encode(self._rules)
-        self._fingerprint = f"{VERSION}-{wire.hex_id(script.decode(), self.tokeniser.size)[:8]}"
 
     def __repr__(self) -> str:
-        return f"ScriptedEngine({self.model}, {len(self._rules.rules)} rules, {self.running} running)"
+        return f"ScriptedEngine({self.model!r}, {self.running} running)"
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Listen, on a free port for 0, and give the base URL. Raises OSError where the port is taken."""
@@ -137,7 +124,7 @@ class ScriptedEngine:
     async def _models(self, _request: web.Request) -> web.Response:
         created = int(time.time())
         permission = {
-            "id": f"modelperm-{wire.hex_id(self.model, 0)}",
+            "id": f"modelperm-{wire.hex_id(self.model.name, 0)}",
             "object": "model_permission",
             "created": created,
             "allow_create_engine": False,
@@ -151,42 +138,42 @@ class ScriptedEngine:
             "is_blocking": False,
         }
         model = {
-            "id": self.model,
+            "id": self.model.name,
             "object": "model",
             "created": created,
             "owned_by": "vllm",
-            "root": self.model,
+            "root": self.model.name,
             "parent": None,
-            "max_model_len": self.max_model_len,
+            "max_model_len": self.model.max_model_len,
             "permission": [permission],
         }
         return _json({"object": "list", "data": [model]})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         data = decode_json(await request.read(), request.headers.get("Content-Type", ""))
-        check_model(data.get("model"), self.model)
+        check_model(data.get("model"), self.model.name)
         if "messages" in data:
             # The chat request's own checks, with what only a chat needs left out.
-            asked = self._parse({key: data[key] for key in _TOKENIZE_KEYS if key in data})
-            tokens = self._prompt(asked)[0]
+            asked = self.model.parse({key: data[key] for key in _TOKENIZE_KEYS if key in data})
+            tokens = self.model.prompt(asked).ids
         elif isinstance(data.get("prompt"), str):
-            tokens = self.tokeniser.encode(data["prompt"])
+            tokens = self.model.tokeniser.encode(data["prompt"])
         else:
             raise invalid("missing", "body.prompt", "Field required", f"<dict of {len(data)} items>")
-        strings = [self.tokeniser.decode([token]) for token in tokens] if data.get("return_token_strs") else None
+        strings = [self.model.tokeniser.decode([token]) for token in tokens] if data.get("return_token_strs") else None
         return _json(
-            {"count": len(tokens), "max_model_len": self.max_model_len, "tokens": tokens, "token_strs": strings}
+            {"count": len(tokens), "max_model_len": self.model.max_model_len, "tokens": tokens, "token_strs": strings}
         )
 
     async def _detokenize(self, request: web.Request) -> web.Response:
         data = decode_json(await request.read(), request.headers.get("Content-Type", ""))
-        check_model(data.get("model"), self.model)
+        check_model(data.get("model"), self.model.name)
         tokens = data.get("tokens")
         if not isinstance(tokens, list) or any(type(token) is not int for token in tokens):
             raise invalid("list_type", "body.tokens", "Input should be a valid list", str(tokens)[:200])
-        if outside := [token for token in tokens if not 0 <= token < self.tokeniser.size]:
+        if outside := [token for token in tokens if not 0 <= token < self.model.tokeniser.size]:
             raise RequestError(f"Token id {outside[0]} is out of vocabulary", param="tokens")
-        return _json({"prompt": self.tokeniser.decode(tokens)})
+        return _json({"prompt": self.model.tokeniser.decode(tokens)})
 
     # Chat
 
@@ -194,7 +181,7 @@ class ScriptedEngine:
         self.running += 1
         try:
             data = decode_json(await request.read(), request.headers.get("Content-Type", ""))
-            asked = self._parse(data)
+            asked = self.model.parse(data)
             response = await self._answer(request, asked)
         except (asyncio.CancelledError, ConnectionResetError):
             self.left += 1
@@ -205,114 +192,19 @@ class ScriptedEngine:
         return response
 
     async def _answer(self, request: web.Request, asked: ChatRequest) -> web.StreamResponse:
-        prompt, text = self._prompt(asked)
-        self._fits(prompt)
-        reply = self._reply(asked)
+        prompt = self.model.prompt(asked)
+        self.model.fits(prompt)
+        reply = self.model.reply(asked)
         failure = reply.failure or Failure()
         if failure.status is not None:
             return _refuse(failure)
         if failure.hang and not asked.stream:
             await _for_ever()
-        frame = self._frame(asked, prompt, text, given_id=request.headers.get("X-Request-Id"))
-        writer = wire.Writer(self.tokeniser, frame, self._choices(asked, reply, prompt))
+        given_id = request.headers.get("X-Request-Id")
+        writer = self.model.write(asked, prompt, reply, created=int(time.time()), given_id=given_id)
         if asked.stream:
             return await self._stream(request, writer, reply, failure)
         return await self._whole(request, writer, reply, failure)
-
-    def _parse(self, data: dict[str, Any]) -> ChatRequest:
-        return parse_chat(data, model=self.model, max_model_len=self.max_model_len, vocabulary=self.tokeniser.size)
-
-    def _prompt(self, asked: ChatRequest) -> tuple[list[int], str]:
-        try:
-            segments = render(
-                asked.messages,
-                asked.tools,
-                thinking=asked.thinking,
-                generation_prompt=asked.add_generation_prompt,
-                continue_final=asked.continue_final_message,
-            )
-        except TemplateError as error:
-            message = str(error)
-            raise RequestError(f"{self.model} {message}" if message.startswith("is ") else message) from None
-        return self._encoder.encode(segments), "".join(segments)
-
-    def _fits(self, prompt: list[int]) -> None:
-        if len(prompt) >= self.max_model_len:
-            most = self.max_model_len
-            message = (
-                f"This model's maximum context length is {most} tokens. However, your prompt contains at least "
-                f"{most + 1} input tokens, which exceeds this limit even without any output tokens. Please reduce the "
-                f"length of the input prompt. (parameter=input_tokens, value={most + 1})"
-            )
-            raise RequestError(message, param="input_tokens")
-
-    def _reply(self, asked: ChatRequest) -> Reply:
-        choice = asked.tool_choice
-        seen = Seen(
-            role=str(asked.messages[-1].get("role")),
-            text=text_of(asked.messages[-1].get("content")),
-            system="\n".join(
-                text_of(message.get("content"))
-                for message in asked.messages
-                if message.get("role") in ("system", "developer")
-            ),
-            tools=tuple(tool["function"]["name"] for tool in asked.tools or ()),
-            tool_choice=choice if isinstance(choice, str) else "named",
-            turn=sum(message.get("role") == "assistant" for message in asked.messages),
-            model=asked.model or self.model,
-            thinking=asked.thinking,
-        )
-        for n, rule in enumerate(self._rules.rules):
-            if rule.times is not None and self._used[n] >= rule.times:
-                continue
-            values = matches(rule.match, seen)
-            if values is not None:
-                self._used[n] += 1
-                return fill(rule.reply, values)
-        return builtin.answer(asked, seen)
-
-    def _choices(self, asked: ChatRequest, reply: Reply, prompt: list[int]) -> list[Choice]:
-        limit = self.max_model_len - len(prompt)
-        if asked.output_limit is not None:
-            limit = min(limit, asked.output_limit)
-        prefix = Prefix(prompt)
-        script = msgspec.json.encode(reply)
-        drawn = prefix.number(b"draw" + script)
-        # Equal draws differ by their number, unless a seed or temperature 0 asks for equal ones.
-        again = 0
-        if asked.seed is None and asked.temperature != 0:
-            again = self._draws.next(drawn)
-        nonce = f"{self._seed}/{asked.seed if asked.temperature != 0 else None}/{again}"
-        return [
-            generate(
-                self.tokeniser,
-                prompt,
-                reply,
-                asked,
-                index=index,
-                key=prefix.number(script + f"/{nonce}/{index if asked.temperature != 0 else 0}".encode()),
-                limit=limit,
-                noncanonical=self._noncanonical,
-                mode=self._mode,
-            )
-            for index in range(asked.n or 1)
-        ]
-
-    def _frame(self, asked: ChatRequest, prompt: list[int], text: str, *, given_id: str | None) -> wire.Frame:
-        self._replies += 1
-        fresh = wire.hex_id(f"reply/{self._seed}", self._replies)
-        last = asked.messages[-1]
-        return wire.Frame(
-            id=f"chatcmpl-{given_id or asked.request_id or fresh}",
-            created=int(time.time()),
-            model=self.model,
-            fingerprint=self._fingerprint,
-            request=asked,
-            prompt_ids=prompt,
-            prompt_text=text,
-            echo=text_of(last.get("content")) if last.get("role") == asked.role else "",
-            call_seed=fresh,
-        )
 
     async def _whole(
         self, request: web.Request, writer: wire.Writer, reply: Reply, failure: Failure
@@ -376,11 +268,12 @@ class ScriptedEngine:
             raise invalid("list_type", "body.messages", "Input should be a valid list", str(conversations)[:200])
         bodies = []
         for messages in conversations:
-            asked = self._parse({**data, "messages": messages, "stream": False, "n": 1})
-            prompt, text = self._prompt(asked)
-            self._fits(prompt)
-            frame = self._frame(asked, prompt, text, given_id=request.headers.get("X-Request-Id"))
-            bodies.append(wire.Writer(self.tokeniser, frame, self._choices(asked, self._reply(asked), prompt)).body())
+            asked = self.model.parse({**data, "messages": messages, "stream": False, "n": 1})
+            prompt = self.model.prompt(asked)
+            self.model.fits(prompt)
+            reply = self.model.reply(asked)
+            given_id = request.headers.get("X-Request-Id")
+            bodies.append(self.model.write(asked, prompt, reply, created=int(time.time()), given_id=given_id).body())
         return _json(wire.joined(bodies))
 
 

@@ -1,18 +1,19 @@
 """Messages to prompt: a chat template in the manner of Qwen3's, and its ids.
 
-Rules, as Qwen3's own template has them (tokenizer_config.json of Qwen3), with what vLLM 0.32 does to messages before it
-1. A message is `<|im_start|>role`, a newline, its text, `<|im_end|>`, a newline. `developer` is rendered as `system`. A list
-   of text parts is joined with newlines. Tool results in a row share one user turn.
+Rules, as Qwen3's own template has them (tokenizer_config.json of Qwen3), with what vLLM 0.32 does to messages
+before it
+1. A message is `<|im_start|>role`, a newline, its text, `<|im_end|>`, a newline. `developer` is rendered as
+   `system`. A list of text parts is joined with newlines. Tool results in a row share one user turn.
 2. Tools go into the first system turn, one JSON object a line.
-3. Thinking of assistant turns before the last real user message is left out; within the tool loop behind it, it stays.
-   It is read from `reasoning`, from `reasoning_content`, or from a `<think>` block in the content.
-4. Tool calls are written again from their parsed arguments, so what an agent did to the JSON's spacing is undone here, and
-   what the model did too. Arguments that are no JSON object become `{}`.
+3. Thinking of assistant turns before the last real user message is left out; within the tool loop behind it, it
+   stays. It is read from `reasoning`, from `reasoning_content`, or from a `<think>` block in the content.
+4. Tool calls are written again from their parsed arguments, so what an agent did to the JSON's spacing is undone
+   here, and what the model did too. Arguments that are no JSON object become `{}`.
 5. The prompt ends in `<|im_start|>assistant` and a newline, and the model opens its thinking itself; with
    `enable_thinking: false` an empty think block follows, which is not rendered again for past turns.
 
-Theory: the rendering is a list of segments, each beginning with a special token. Encoding does not merge across those, so
-segments are encoded apart and their ids are kept: a growing conversation costs its new messages only.
+Theory: the rendering is a list of segments, each beginning with a special token. Encoding does not merge across
+those, so segments are encoded apart and their ids are kept: a growing conversation costs its new messages only.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _TOKENS_KEPT = 4_000_000
 
 
 class TemplateError(ValueError):
-    """Raise where the messages cannot be rendered; the text says why, for the client."""
+    """Raise where the messages cannot be rendered; the text says why, with `{model}` for the model's name."""
 
 
 def text_of(content: Any) -> str:
@@ -62,7 +63,7 @@ def text_of(content: Any) -> str:
         elif isinstance(part, dict) and isinstance(part.get("text"), str):
             texts.append(part["text"])
         else:
-            raise TemplateError("is not a multimodal model")
+            raise TemplateError("{model} is not a multimodal model")
     return "\n".join(texts)
 
 

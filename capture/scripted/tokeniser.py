@@ -1,14 +1,16 @@
 """Text to token ids and back: a small byte-level tokeniser of the engine's own.
 
 Rules
-1. Every text has ids and `decode(encode(text)) == text`: ids 0 to 255 are the bytes, the merges of `vocabulary` follow,
-   the special tokens come last.
-2. The text of a special token is that token wherever it stands, in a user's message too, as with real chat tokenisers.
-3. Merges never cross a piece (a word with its leading sign, a digit, a run of signs, a run of blanks). So text that ends
-   in a special token, or begins with one, can be encoded apart and joined: `template` renders and encodes by message.
-4. Most pieces have several tokenisations. `encode` gives the canonical one, lowest rank first; `resplit` gives another.
-   Both decode to the same text. That is what makes drift real: a reply sampled one way is tokenised another way when it
-   comes back as history.
+1. Every text has ids and `decode(encode(text)) == text`: ids 0 to 255 are the bytes, the merges of `vocabulary`
+   follow, the special tokens come last.
+2. The text of a special token is that token wherever it stands, in a user's message too, as with real chat
+   tokenisers.
+3. Merges never cross a piece (a word with its leading sign, a digit, a run of signs, a run of blanks). So text that
+   ends in a special token, or begins with one, can be encoded apart and joined: `template` renders and encodes by
+   message.
+4. Most pieces have several tokenisations. `encode` gives the canonical one, lowest rank first; `resplit` gives
+   another. Both decode to the same text. That is what makes drift real: a reply sampled one way is tokenised
+   another way when it comes back as history.
 
 Costs: a known piece is one dict lookup, so 100,000 tokens take well under a second; a new piece of n bytes costs n²
 comparisons with n at most 100.
@@ -104,7 +106,7 @@ class Tokeniser:
         return ids
 
     def pieces(self, text: str) -> Iterable[tuple[int, str]]:
-        """Cut text into pieces: (id, text) for a special token, (0, text) for any other piece. No id of a special is 0."""
+        """Cut text into pieces: (id, text) for a special token, whose id is never 0; (0, text) for others."""
         for n, part in enumerate(self._split_specials.split(text)):
             if n % 2:
                 yield self._special[part], part

@@ -1,8 +1,9 @@
 """The merges of the scripted engine's tokeniser, in rank order.
 
-A merge is written as the text that it makes: `␣` is a space, `⏎` a newline; entries are separated by blanks. The order is
-part of the vocabulary: entry n has the id 256 + n, and a lower rank merges first. The list was learnt once, by counting
-pairs in English prose, Python source and tool schemas, and then fixed: changing it changes every id ever given.
+A merge is written as the text that it makes: `␣` is a space, `⏎` a newline; entries are separated by blanks. The
+order is part of the vocabulary: entry n has the id 256 + n, and a lower rank merges first. The list was learnt
+once, by counting pairs in English prose, Python source and tool schemas, and then fixed: changing it changes every
+id ever given.
 """
 
 from __future__ import annotations

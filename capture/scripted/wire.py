@@ -1,15 +1,17 @@
 """Choices to JSON: the chat completions of vLLM 0.32, whole and streamed. Pure: dicts out, no bytes, no clock.
 
 Rules, as vLLM 0.32 has them (entrypoints/openai/chat_completion/serving.py; seen on a real server)
-1. A whole reply has every key, null where there is nothing: `token_ids` and `prompt_token_ids` too when they were not asked
-   for. Only `tool_calls` is left out when there are none.
-2. A stream begins with one role chunk a choice. It carries `prompt_token_ids` and `prompt_text` and no `token_ids`; all three
-   are null, and there, when they were not asked for.
-3. Then come chunks of one or more tokens, the choices in turn. A chunk whose tokens show nothing has an empty `delta`, and is
-   sent only for its ids, its logprobs or its finish. `stop_reason` is in the last one of a choice only.
-4. `system_fingerprint` is in a choice's last chunk, or, with `include_usage`, in the usage chunk behind all of them, which
-   has no choices.
-5. Tool calls make the finish `tool_calls` where the sampler stopped, unless `tool_choice` names the tool: then it is `stop`.
+1. A whole reply has every key, null where there is nothing: `token_ids` and `prompt_token_ids` too when they were
+   not asked for. Only `tool_calls` is left out when there are none.
+2. A stream begins with one role chunk a choice. It carries `prompt_token_ids` and `prompt_text`, null when they were
+   not asked for, and no `token_ids`; every later chunk has those, null when they were not asked for.
+3. Then come chunks of one or more tokens, the choices in turn. A chunk whose tokens show nothing has an empty
+   `delta`, and is sent only for its ids, its logprobs or its finish. `stop_reason` is in the last one of a choice
+   only.
+4. `system_fingerprint` is in a choice's last chunk, or, with `include_usage`, in the usage chunk behind all of
+   them, which has no choices.
+5. Tool calls make the finish `tool_calls` where the sampler stopped, unless `tool_choice` names the tool: then it
+   is `stop`.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One chunk to send, None where nothing is to be sent, and the number of tokens that are out with it, per choice."""
+    """One chunk, None where nothing is to be sent, and how many of its choice's tokens are out with it."""
 
     chunk: Json | None
     tokens: int
@@ -273,7 +275,7 @@ class Writer:
 
 
 def joined(bodies: Sequence[Json]) -> Json:
-    """Join whole replies to one with a choice each, as vLLM's batch route answers: no prompt ids, no details of usage."""
+    """Join whole replies to one with a choice each, as vLLM's batch route does: no prompt ids, no usage details."""
     counts = {key: sum(body["usage"][key] for body in bodies) for key in _COUNTS}
     choices = [body["choices"][0] | {"index": n} for n, body in enumerate(bodies)]
     nothing = {"prompt_tokens_details": None, "completion_tokens_details": None}
