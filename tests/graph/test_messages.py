@@ -122,6 +122,12 @@ def test_what_no_parser_can_take_stands_for_itself():
     assert canonical_json("9" * 5000) == "9" * 5000
 
 
+KEYS = [
+    *("role", "content", "type", "text", "tool_calls", "function", "arguments", "name", "id", "image_url", "url"),
+    *("input_audio", "data", "thinking", "reasoning", "refusal", "function_call", "cache_control", "tool_call_id"),
+    *("file", "input", "custom"),
+]
+
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None), max_size=5),
     lambda inner: (
