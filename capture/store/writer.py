@@ -189,8 +189,8 @@ class Writer:
         try:
             while self._group(db):
                 pass
-        except BaseException:  # noqa: BLE001 - it ends here: logged, and told to all that wait
-            _log.critical("the writer of %s died", self._where, exc_info=True)
+        except BaseException:  # noqa: BLE001, S110 - `_group` logged it and told all that wait; the thread ends here
+            pass
         finally:
             with self._door:
                 self._open = False
@@ -210,6 +210,7 @@ class Writer:
             self._commit(db, ops)
         except BaseException as error:
             # Said before it is told: who hears of it may look at `failure` at once.
+            _log.critical("the writer of %s died", self._where, exc_info=True)
             self.failure = f"the writer of {self._where} died: {error!r}"
             with self._door:
                 self._open = False

@@ -163,6 +163,15 @@ async def test_a_reply_that_reached_its_client_once_stays_delivered(store):
     )
 
 
+async def test_a_delivery_that_is_noted_before_the_end_is_kept(store):
+    await store.add([entry("a")])
+    store.begin("a", call(0, BODY), BODY)
+    store.deliver("a", [0], delivered=True, at="0")
+    await store.finish("a", [ended(call(0, BODY), BODY)])
+    assert (await store.calls("a"))[0].delivered is True
+    assert (await store.exchange("a", 0)).deliveries == ({"at": "0", "complete": True},)
+
+
 async def test_messages_are_stored_with_the_request_alone(store):
     await store.add([entry("a")])
     await store.finish("a", [ended(call(0, BODY), BODY)])
