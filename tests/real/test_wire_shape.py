@@ -47,6 +47,13 @@ def test_each_difference_is_one_line(one, other, line):
     assert differences(whole(one), whole(other)) == [line]
 
 
+def test_a_map_from_token_ids_has_no_keys_of_its_own():
+    one, other = whole({"a": [{"151644": {"rank": 1}}]}), whole({"a": [{"7": {"rank": 2}, "9": {"rank": 3}}]})
+    assert differences(one, other) == []
+    other = whole({"a": [{"7": {"rank": None}}]})
+    assert differences(one, other) == ["reply a[][].rank: vllm integer; scripted null"]
+
+
 def test_a_key_below_a_parent_that_differs_is_still_found():
     assert differences(whole({"a": [{"b": 1}]}), whole({"a": [None, {}]})) == [
         "reply a[]: vllm object; scripted null|object",

@@ -6,8 +6,8 @@ Two replies never have equal values. They have one shape when
   each with `+reason` where it finishes its choice; `usage`, `error`, `[DONE]`), runs of one kind counting once, since
   how many tokens there are is not shape; choices are told apart, since how they interleave is chance;
 - at each path of each kind stand the same JSON types, `null` and `absent` being types of their own. A whole reply is
-  one kind, `reply`. Whole numbers are `integer`, others `number`; a string whose values are a closed set (role, object,
-  type, finish_reason) stands with its value.
+  one kind, `reply`. Whole numbers are `integer`, others `number`; a map from token ids counts as an array; a string
+  whose values are a closed set (role, object, type, finish_reason) stands with its value.
 
 All is sans-I/O: bytes in, lines of text out, one line a difference.
 """
@@ -132,12 +132,17 @@ def walk(path: str, values: list[Any], found: dict[str, set[str]]) -> None:
     """Add the types of values that all stand at one path, and of all below them."""
     found[path].update(type_of(path, value) for value in values)
     objects = [value for value in values if isinstance(value, dict)]
+    if objects and all(key.isdigit() for value in objects for key in value):
+        # A map from token ids, as prompt_logprobs are: its keys are values.
+        objects, lists = [], [list(value.values()) for value in objects]
+    else:
+        lists = [value for value in values if isinstance(value, list)]
     for key in {key for value in objects for key in value}:
         below = f"{path}.{key}" if path else key
         if any(key not in value for value in objects):
             found[below].add("absent")
         walk(below, [value[key] for value in objects if key in value], found)
-    items = [item for value in values if isinstance(value, list) for item in value]
+    items = [item for value in lists for item in value]
     if items:
         walk(f"{path}[]", items, found)
 
