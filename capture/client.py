@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from capture.errors import ClientError, EngineError, StoreError, TreeringError, UsageError
-from capture.settings import Settings, key_path, parse_address
+from capture.settings import Settings, is_key, key_path, parse_address
 
 TIMEOUT_S = 60.0
 """For one answer; a request that itself waits on the server adds its own time."""
@@ -140,7 +140,7 @@ def read_key(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise UsageError(f"can't read the key in {path}: {why}") from error
-    if not key or not key.isascii() or not key.isprintable() or " " in key:
+    if not is_key(key):
         raise UsageError(f"{path} holds no key", hint="it must hold one line of printable ASCII, without spaces")
     return key
 

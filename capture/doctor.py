@@ -2,7 +2,7 @@
 
 Rules:
 - Nothing is changed: no store is made, no migration climbed, no key written; the engine is sent what the probe sends.
-- What is said is safe to paste: no key, no secret, and no name or password out of a URL.
+- What is said is safe to paste: no key and no secret; the settings take no URL with a password in it.
 - A check that can't be made says so as a warning; it never passes.
 """
 
@@ -16,7 +16,6 @@ import shutil
 import socket
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 import apsw
 import msgspec
@@ -221,11 +220,9 @@ async def _engine(settings: Settings) -> list[Check]:
         async with asyncio.timeout(ENGINE_S):
             return await _answers(engine, settings)
     except TreeringError as error:
-        return [_fail("engine", clean(error.message, where), error.hint)]
+        return [_fail("engine", error.message, error.hint)]
     except TimeoutError:
-        return [
-            _fail("engine", f"{clean(where, where)} took longer than {ENGINE_S:g} s", "look at its log and its load")
-        ]
+        return [_fail("engine", f"{where} took longer than {ENGINE_S:g} s", "look at its log and its load")]
     finally:
         if engine is not None:
             await engine.close()
@@ -243,7 +240,7 @@ def _rules(where: str | None) -> Check:
 async def _answers(engine: Engine, settings: Settings) -> list[Check]:
     who = await engine.identify()
     models = ", ".join(who.models) or "no model"
-    told = f"{engine.adapter.kind} {who.version or '(no version)'} at {clean(engine.url, engine.url)}, serving {models}"
+    told = f"{engine.adapter.kind} {who.version or '(no version)'} at {engine.url}, serving {models}"
     if settings.model is not None and settings.model not in who.models:
         todo = "is it the right engine? --model must be one that it serves"
         return [_fail("engine", f"{told}; expected {settings.model}", todo)]
@@ -269,11 +266,3 @@ def _engine_key(settings: Settings, kind: str) -> str | None:
         if name == kind:
             return read_key(Path(file))
     return None
-
-
-def clean(text: str, url: str) -> str:
-    """Take a URL's name and password out of a text that quotes it."""
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return text
-    return text.replace(parts.netloc, parts.netloc.rpartition("@")[2])

@@ -277,6 +277,9 @@ def parse_engine(text: str) -> tuple[str, str | None]:
 
 
 def _engine_url(text: str, target: str) -> str:
+    if "@" in target.partition("//")[2].partition("/")[0]:
+        # It would stand in every call's record, in the log and in the first lines.
+        raise UsageError("the engine's URL holds a name or a password", hint="put a key into a file: --engine-key-file")
     try:
         url = urlsplit(target)
         fine = url.scheme in ("http", "https") and bool(url.hostname) and not url.query and not url.fragment
@@ -308,6 +311,11 @@ def key_path(store: str) -> Path:
     """Return where the admin key lies that is made when none is given: beside the store, with `.key` at the end."""
     path = store_path(store) or Path("treering.db")
     return path.with_name(path.name + ".key")
+
+
+def is_key(text: str) -> bool:
+    """Say whether a text can be sent as a bearer key."""
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
 def is_loopback(host: str) -> bool:
@@ -458,6 +466,8 @@ def _check(settings: Settings) -> None:
     if settings.no_admin_key and not is_loopback(host):
         hint = "leave --no-admin-key out, or listen on 127.0.0.1"
         raise UsageError(f"--no-admin-key works on loopback only, and {host} is not", hint=hint)
+    if settings.admin_key is not None and not is_key(settings.admin_key):
+        raise UsageError("TREERING_ADMIN_KEY is no key", hint="it must be printable ASCII, without spaces")
     for path in settings.allow_path:
         if not path.startswith("/") or "?" in path or "#" in path:
             raise UsageError(f"--allow-path: {path!r} is no path", hint="write it from the root, such as /v1/rerank")

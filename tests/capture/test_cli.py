@@ -78,7 +78,7 @@ def test_a_switch_may_be_given_a_value():
         (["rollout", "new", "--n", "x"], "invalid whole number value: 'x'"),
         (["--engine"], "expected one argument"),
         (["--admin-key", "hunter2"], "unknown flag --admin-key; did you mean --admin-key-file?"),
-        (["--durability", "proces"], "did you mean process?"),
+        (["--durability", "power2"], "did you mean power?"),
     ],
 )
 def test_a_mistake_names_its_nearest_neighbour(words, said, capsys):

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from capture import doctor
+from capture.scripted import ScriptedEngine
 from capture.settings import Settings
 from capture.store import open_store
 from capture.store.base import FORMAT_VERSION
@@ -104,25 +105,31 @@ async def test_an_address_in_use(settings):
         assert (await found(settings, listen=f"127.0.0.1:{port}"))["agents' address"].level == "warn"
 
 
-async def test_an_engine_that_is_not_there_and_whose_password_is_not_told(settings):
+async def test_an_engine_that_is_not_there(settings):
+    check = (await found(settings, engine=("vllm=http://127.0.0.1:1",)))["engine"]
+    assert (check.level, "did not answer" in check.message) == ("fail", True)
+
+
+async def test_a_password_is_not_told(settings):
     checks = await found(settings, engine=("vllm=http://user:hunter2@127.0.0.1:1",))
     assert checks["engine"].level == "fail"
     assert "hunter2" not in repr(checks)
-    assert "user" not in checks["engine"].message
+
+
+async def test_the_engine_that_is_there(settings):
+    engine = ScriptedEngine(logprobs_mode="raw")
+    url = await engine.start()
+    try:
+        checks = await found(settings, engine=(f"vllm={url}",))
+        assert [checks[name].level for name in ("engine", "tier", "logprobs")] == ["ok", "ok", "ok"]
+        assert checks["tier"].message.startswith("train: ")
+        assert checks["logprobs"].message == "raw"
+        other = (await found(settings, engine=(f"vllm={url}",), model="other"))["engine"]
+        assert (other.level, "expected other" in other.message) == ("fail", True)
+    finally:
+        await engine.close()
 
 
 async def test_no_engine_and_no_rules(settings, tmp_path):
     assert (await found(settings, engine=()))["engine"].level == "fail"
     assert (await found(settings, engine=(f"scripted={tmp_path}/none.toml",)))["engine"].level == "fail"
-
-
-@pytest.mark.parametrize(
-    ("text", "url", "clean"),
-    [
-        ("at http://u:p@h:1/v1 now", "http://u:p@h:1/v1", "at http://h:1/v1 now"),
-        ("at http://h:1", "http://h:1", "at http://h:1"),
-        ("no u:p@h here", "http://u:p@h", "no h here"),
-    ],
-)
-def test_clean(text, url, clean):
-    assert doctor.clean(text, url) == clean

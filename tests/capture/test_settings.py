@@ -93,7 +93,7 @@ def test_a_flag_switches_off_what_a_variable_switched_on(tmp_path):
         ({"max_body_mib": "0"}, {}, "", "--max-body-mib: 0 is less than 1"),
         ({}, {"TREERING_ENGINE_WAIT": "nan"}, "", "TREERING_ENGINE_WAIT: expected a number, got 'nan'"),
         ({}, {"TREERING_ENGINE_WAIT": "inf"}, "", "expected a number"),
-        ({"durability": "proces"}, {}, "", "'proces' is none of process, power, none; did you mean process?"),
+        ({"durability": "power2"}, {}, "", "'prozess' is none of process, power, none; did you mean power?"),
         ({"sampling": ["temperature"]}, {}, "", "--sampling: 'temperature' is no KEY=VALUE"),
         ({}, {"TREERING_LIMITS": "{"}, "", "TREERING_LIMITS: "),
         ({}, {"TREERING_LISTEN": ""}, "", "TREERING_LISTEN is empty"),
@@ -102,6 +102,8 @@ def test_a_flag_switches_off_what_a_variable_switched_on(tmp_path):
         ({"engine": ["vlm=http://h"]}, {}, "", "did you mean vllm?"),
         ({"engine": ["vllm=h:8000"]}, {}, "", "has no usable URL"),
         ({"engine": ["vllm=http://h:port"]}, {}, "", "has no usable URL"),
+        ({"engine": ["vllm=http://user:hunter2@h:1"]}, {}, "", "holds a name or a password"),
+        ({}, {"TREERING_ADMIN_KEY": "hunter2 and more"}, "", "TREERING_ADMIN_KEY is no key"),
         ({"engine_key_file": ["key.txt"]}, {}, "", "is no NAME=FILE"),
         ({"engine": ["scripted"], "engine_key_file": ["vllm=k"]}, {}, "", "there is no engine vllm"),
         ({"store": "treering.db"}, {}, "", "is no store"),
@@ -114,6 +116,7 @@ def test_a_mistake_is_named_where_it_stands(flags, environ, file, said, tmp_path
     with pytest.raises(UsageError) as caught:
         load(flags, environ, folder=tmp_path)
     assert said in caught.value.message
+    assert "hunter2" not in caught.value.message
 
 
 def test_other_variables_are_known(tmp_path):

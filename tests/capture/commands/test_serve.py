@@ -78,7 +78,7 @@ async def test_a_close_that_hangs_is_given_up(caplog):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (Settings(sampling={"temprature": 1}), "did you mean temperature?"),
+        (Settings(sampling={"top_pp": 1}), "did you mean top_p?"),
         (Settings(limits={"max_cals": 1}), "did you mean max_calls?"),
     ],
 )
