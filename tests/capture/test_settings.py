@@ -93,7 +93,7 @@ def test_a_flag_switches_off_what_a_variable_switched_on(tmp_path):
         ({"max_body_mib": "0"}, {}, "", "--max-body-mib: 0 is less than 1"),
         ({}, {"TREERING_ENGINE_WAIT": "nan"}, "", "TREERING_ENGINE_WAIT: expected a number, got 'nan'"),
         ({}, {"TREERING_ENGINE_WAIT": "inf"}, "", "expected a number"),
-        ({"durability": "power2"}, {}, "", "'prozess' is none of process, power, none; did you mean power?"),
+        ({"durability": "power2"}, {}, "", "'power2' is none of process, power, none; did you mean power?"),
         ({"sampling": ["temperature"]}, {}, "", "--sampling: 'temperature' is no KEY=VALUE"),
         ({}, {"TREERING_LIMITS": "{"}, "", "TREERING_LIMITS: "),
         ({}, {"TREERING_LISTEN": ""}, "", "TREERING_LISTEN is empty"),
