@@ -24,7 +24,7 @@ import apsw
 
 from capture import clock
 from capture.errors import StoreError
-from capture.store import answers, migrations, reads, writes
+from capture.store import answers, migrations, query, reads, writes
 from capture.store.base import Durability, Entry, Exchange, Page, Query, Record, Spool
 from capture.store.canonical import Canonical
 from capture.store.lock import Lock
@@ -51,7 +51,9 @@ class SqliteStore:
     """A `Store` in one SQLite file, which is made, mode 0600, if it isn't there."""
 
     def __init__(self, path: Path, *, durability: Durability = "process", now: Callable[[], str] = clock.now) -> None:
-        self._path = path
+        self._where = f"sqlite:///{path}"
+        # One file has one lock, under whatever name it was given, and stays the same when the working folder changes.
+        self._path = path = path.resolve()
         self._durability: Durability = durability
         self._now = now
         self._canonical = Canonical()
@@ -74,7 +76,7 @@ class SqliteStore:
     @property
     def where(self) -> str:
         """The store's address, for people."""
-        return f"sqlite:///{self._path}"
+        return self._where
 
     @property
     def groups(self) -> int:
@@ -269,7 +271,12 @@ class SqliteStore:
             if fresh:
                 # Only an empty file takes it; without it, space that is freed never leaves the file.
                 db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            db.execute("PRAGMA journal_mode = WAL")
+            if query.value(db, "PRAGMA journal_mode = WAL") != "wal":
+                raise StoreError(
+                    "store_failed",
+                    f"{self._path} can't have a write-ahead log where it lies",
+                    hint="put the store on a local disk",
+                )
             db.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._durability]}")
             db.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
             db.execute("PRAGMA foreign_keys = ON")

@@ -52,16 +52,23 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize(("durability", "after"), [("process", 1), ("process", 100), ("process", 457), ("none", 230)])
-async def test_what_was_said_to_be_stored_is_there_after_a_kill(tmp_path, durability, after):
-    path = tmp_path / "t.db"
+def killed(path: Path, durability: str, after: int) -> list[int]:
+    """Let the writer run until it has said so many numbers, kill it, and return all that it said."""
     writer = subprocess.Popen([sys.executable, "-c", WRITER, path, durability], cwd=ROOT, stdout=subprocess.PIPE)
     with writer:
+        assert writer.stdout is not None
         said = [int(writer.stdout.readline()) for _ in range(after)]
         writer.kill()
         # The pipe may hold lines that were written before the kill; the last one is cut off at worst.
         said += [int(line) for line in writer.stdout.read().splitlines(keepends=True) if line.endswith(b"\n")]
     assert writer.returncode == -9
+    return said
+
+
+@pytest.mark.parametrize(("durability", "after"), [("process", 1), ("process", 100), ("process", 457), ("none", 230)])
+async def test_what_was_said_to_be_stored_is_there_after_a_kill(tmp_path, durability, after):
+    path = tmp_path / "t.db"
+    said = killed(path, durability, after)
 
     store = open_at(path)
     await store.open()

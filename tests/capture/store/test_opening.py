@@ -15,7 +15,7 @@ from capture.store import open_store
     ],
 )
 def test_a_url_names_a_file(url, path):
-    assert open_store(url)._path == Path(path)
+    assert open_store(url)._path == Path(path).absolute()
     assert open_store(url).where == url
 
 

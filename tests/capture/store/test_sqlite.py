@@ -3,6 +3,7 @@
 import asyncio
 import json
 import stat
+from pathlib import Path
 
 import apsw
 import msgspec
@@ -267,6 +268,24 @@ async def test_a_second_store_on_the_file_is_refused_by_name(store, tmp_path):
         await second.open()
     # The first goes on.
     await store.add([entry("r")])
+
+
+async def test_another_name_of_the_file_is_the_same_file(store, tmp_path):
+    (tmp_path / "link.db").symlink_to(tmp_path / "t.db")
+    with pytest.raises(StoreError, match="in use"):
+        await open_at(tmp_path / "link.db").open()
+
+
+async def test_a_relative_path_stays_what_it_was_when_the_folder_changes(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    store = open_at(Path("t.db"))
+    assert store.where == "sqlite:///t.db"
+    monkeypatch.chdir("elsewhere")
+    await store.open()
+    assert await store.get("r") is None
+    await store.close()
+    assert (tmp_path / "t.db").exists()
 
 
 async def test_the_file_can_be_opened_again_after_close(tmp_path):
