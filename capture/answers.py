@@ -21,7 +21,7 @@ import numpy as np
 from aiohttp import web
 
 from capture.errors import ClientError, TreeringError
-from capture.settings import nearest
+from capture.values import nearest
 
 VERSION = "1"
 """Version of the control plane's interface."""

@@ -19,7 +19,8 @@ import msgspec
 
 from capture.commands.table import EXIT_CODES, FAMILIES, VERBS, Argument, Verb
 from capture.errors import EngineError, StoreError, TreeringError, UsageError
-from capture.settings import BY_NAME, Setting, Settings, load, nearest
+from capture.settings import BY_NAME, Settings, load
+from capture.values import Setting, nearest
 
 DEFAULT_VERB = "serve"
 _SETTING = "setting:"

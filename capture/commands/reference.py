@@ -10,7 +10,8 @@ import sys
 import msgspec
 
 from capture.commands.table import EXIT_CODES, VERBS, Argument, Verb
-from capture.settings import BY_NAME, FILE, OTHER_VARIABLES, TABLE, Setting
+from capture.settings import BY_NAME, FILE, OTHER_VARIABLES, TABLE
+from capture.values import Setting
 
 
 def render() -> str:

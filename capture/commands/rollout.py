@@ -18,7 +18,7 @@ from capture import terminal
 from capture.cli import Given
 from capture.client import Client, control_url, decode, find_key, segment
 from capture.errors import UsageError
-from capture.settings import plain
+from capture.values import plain
 
 LEVELS = ("info", "warn", "error")
 

@@ -18,7 +18,8 @@ from capture.cli import Given
 from capture.errors import UsageError
 from capture.registration import LIMITS
 from capture.scripted import Rules, ScriptedEngine, load_rules
-from capture.settings import Settings, key_path, nearest, parse_address, the_engine
+from capture.settings import Settings, key_path, parse_address, the_engine
+from capture.values import nearest
 
 _log = logging.getLogger("treering")
 
