@@ -91,6 +91,7 @@ def generate(
             temperature=request.temperature,
             mode=mode,
             ends=stops,
+            least=request.min_tokens,
             limit=min(limit, request.output_limit) if request.output_limit else None,
             key=key,
         )

@@ -67,6 +67,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     n: int | None = 1
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    # Honoured with `allowed_token_ids` only; a script has the length that it has.
+    min_tokens: int = 0
     seed: int | None = None
     temperature: float | None = None
     stop: str | list[str] | None = None

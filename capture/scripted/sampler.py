@@ -175,14 +175,21 @@ def sample_allowed(
     temperature: float | None,
     mode: LogprobsMode,
     ends: frozenset[int],
+    least: int,
     limit: int | None,
     key: int,
 ) -> list[tuple[int, float]]:
-    """Sample among allowed ids until an end token or the limit; give (id, logprob) pairs."""
+    """Sample among allowed ids until an end token or the limit; give (id, logprob) pairs.
+
+    No end token is sampled among the first `least`, unless nothing else is allowed.
+    """
     draw = drawer(key)
     found: list[tuple[int, float]] = []
     heat = temperature or 1.0
+    everything = list(allowed)
+    longer = [token for token in everything if token not in ends]
     while len(found) < (limit if limit is not None else _ALLOWED_RUN):
+        allowed = longer if longer and len(found) < least else everything
         logits = [4 * prefix.share(struct.pack("<I", token)) + bias.get(str(token), 0.0) for token in allowed]
         scaled = [logit / heat for logit in logits]
         top = max(scaled)
