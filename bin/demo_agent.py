@@ -183,7 +183,8 @@ class Agent:
                     call["name"] += (part.function and part.function.name) or ""
                     call["arguments"] += (part.function and part.function.arguments) or ""
         self.seen.setdefault(purpose, []).append(ident)
-        message: dict[str, Any] = {"role": "assistant", "content": text}
+        # Only line breaks between thinking and a tool call are no text: agents send none.
+        message: dict[str, Any] = {"role": "assistant", "content": text if text.strip() else ""}
         if reasoning:
             message["reasoning_content"] = reasoning
         if calls:

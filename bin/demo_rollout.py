@@ -82,27 +82,17 @@ class Appliance:
         except urllib.error.HTTPError as error:
             raise DemoError(f"{method} {path}: {error.code} {error.read().decode(errors='replace')}") from error
 
-    def show(self, *words: str) -> str:
-        """Return what `treering WORDS` prints about it."""
+    def show(self, *words: str) -> None:
+        """Let `treering WORDS` print what it has to say about it."""
         argv = [*TREERING, *words, "--url", self.url, "--admin-key-file", str(self.key_file)]
-        done = subprocess.run(
-            argv,
-            cwd=self.log.parent,
-            env=clean_environment(),
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_LIMIT_S,
-            check=False,
-        )
-        if done.returncode:
-            raise DemoError(f"treering {' '.join(words)} failed: {done.stderr.strip()}")
-        return done.stdout.rstrip()
+        folder, env = self.log.parent, clean_environment()
+        if subprocess.run(argv, cwd=folder, env=env, timeout=ANSWER_LIMIT_S, check=False).returncode:
+            raise DemoError(f"treering {' '.join(words)} failed")
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the environment without settings of another appliance, and with UTF-8 for what is printed."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TREERING_")}
-    return kept | {"PYTHONIOENCODING": "utf-8"}
+    """Return the environment without the settings of another appliance."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TREERING_")}
 
 
 @contextlib.contextmanager
@@ -218,26 +208,35 @@ def closing_words(graph: Mapping[str, Any], sequences: Mapping[str, Any], told: 
         found = [str(each.call["n"]) for each in told[purpose]]
         return f"{'calls' if len(found) > 1 else 'call'} {' and '.join(found)}"
 
-    drift, broken = graph["drift"], told["broken"][0].call
+    transitions, exact, broken = graph["drift"]["transitions"], graph["drift"]["exact"], told["broken"][0].call
+    drifted = [each for purpose in ("main", "broken", "retried") for each in told[purpose] if each.call["drift"]]
+    drift = ""
+    if drifted:
+        causes = " and ".join(sorted({each.call["drift"]["cause"] for each in drifted}))
+        verb = "drifts" if len(drifted) == 1 else "drift"
+        drift = f" {len(drifted)} {verb} ({causes}), since agents send text back, and not tokens."
     return (
         f"What was seen: one agent with one key made {len(graph['calls'])} calls, and said of none what it was for. "
         f"The loop with tools is main; {numbers('title')} named the conversation beside it; {numbers('subagent')} "
         f"are a subagent, started by a tool in {numbers('asked')}. The connection broke in {numbers('broken')} "
         f"after {broken['n_sampled']} tokens, and {numbers('retried')} is its retry. {numbers('summary').capitalize()} "
-        f"summed up the conversation, and {numbers('compacted')} goes on from that summary. Of {drift['transitions']} "
-        f"prompts in main that continue an earlier one, {drift['exact']} begin with exactly what the engine had read "
-        f"and sampled; the others drift, since the agent sends text back, and not tokens. So the "
-        f"{sequences['n_trained_tokens']:,} tokens to train on lie in {sequences['n_rows']} rows, each of them exactly "
-        f"what the engine scored, with the reward {sequences['reward']}."
+        f"summed up the conversation, and {numbers('compacted')} goes on from that summary. Of {transitions} prompts "
+        f"of main that continue an earlier call, {exact} begin with exactly the tokens that it read and "
+        f"sampled.{drift} So the {sequences['n_trained_tokens']:,} tokens to train on lie in {sequences['n_rows']} "
+        f"rows, each of them exactly what the engine scored, with the reward {sequences['reward']}."
     )
 
 
 def look_around(found: Appliance, rollout: str) -> str:
     """Return the lines for a person who wants to see more of a running appliance."""
-    key = f'"Authorization: Bearer $(cat {found.key_file})"'
-    paths = ("/rollouts", *(f"/rollouts/{rollout}{tail}" for tail in ("/graph", "/findings", "/sequences", "/calls/0")))
-    lines = "\n".join(f"  curl -sH {key} {found.url}{path}" for path in paths)
-    return f"The control plane is at {found.url}, its log in {found.log}. Look around; Ctrl-C ends it.\n\n{lines}"
+    paths = ("/rollouts", *(f"/rollouts/{rollout}/{each}" for each in ("graph", "findings", "sequences", "calls/0")))
+    lines = [
+        f"The control plane is at {found.url}, its log in {found.log}. Ctrl-C ends it.\n",
+        f"  KEY=$(cat {found.key_file})",
+        *(f'  curl -sH "Authorization: Bearer $KEY" {found.url}{path}' for path in paths),
+        f"  TREERING_ADMIN_KEY=$KEY bin/treering rollout graph {rollout} --evidence --url {found.url}",
+    ]
+    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -281,16 +280,18 @@ def run(found: Appliance, folder: Path, asked: argparse.Namespace, people: TextI
     path = f"/rollouts/{rollout['id']}"
     found.call("POST", f"{path}/close", {"reward": float(run_tests(work)[0])})
     graph, sequences = found.call("GET", f"{path}/graph"), found.call("GET", f"{path}/sequences")
-    told = look_up(graph, agent.seen)
     if asked.json:
         print(json.dumps({"graph": graph, "sequences": sequences}), flush=True)
     else:
         for verb in ("graph", "findings", "sequences"):
-            print(found.show("rollout", verb, rollout["id"]), end="\n\n")
-        print(textwrap.fill(closing_words(graph, sequences, told), WIDTH), flush=True)
+            found.show("rollout", verb, rollout["id"])
+            print(flush=True)
+    told = look_up(graph, agent.seen)
     problems = misnamed(graph, told)
     for problem in problems:
         say(f"not named rightly: {problem}")
+    if not problems:
+        print(textwrap.fill(closing_words(graph, sequences, told), WIDTH), file=people, flush=True)
     if asked.serve:
         print(f"\n{look_around(found, rollout['id'])}", file=people, flush=True)
         with contextlib.suppress(KeyboardInterrupt):
