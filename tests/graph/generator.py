@@ -354,7 +354,7 @@ def canonical(chat: Chat) -> Message:
 
 # -- the agents -------------------------------------------------------------------------------------------------------
 
-Step = Literal["tool", "spawn", "compact"]
+Step = Literal["tool", "spawn", "compact", "follow_up"]
 
 
 class Loop:
@@ -378,6 +378,7 @@ class Loop:
         self.started_by = started_by
         self.link, self.parent, self.carries = "root", None, ()
         self.summaries = 0
+        self.handed_on = False
 
     def ask(self, reply: Chat, *, extra: list[Chat] | None = None, tools: tuple[str, ...] | None = None) -> Ask:
         return Ask(
@@ -418,6 +419,10 @@ class Loop:
         world, draw = self.world, self.world.draw
         assert self.spawner is not None
         prompts = [world.quoting(self.task) for _ in range(draw(st.integers(1, 2)))]
+        # The task handed on word for word; once, and with an answer that tells it from a title.
+        verbatim = self.depth == 0 and not self.handed_on and draw(st.booleans())
+        if verbatim:
+            self.handed_on, prompts[0] = True, self.task
         key = draw(names)
         calls = [(self.spawner, {key: prompt, "z_description": world.text()}) for prompt in prompts]
         n = yield from self.turn(world.says("", calls))
@@ -426,27 +431,35 @@ class Loop:
         children = []
         for place, prompt in enumerate(prompts):
             system = self.opening[0] if same_system else {"role": "system", "content": world.own()}
+            deeper = self.depth == 0 and not verbatim and draw(st.booleans())
             child = Loop(
                 world,
                 name=f"{self.name}/{n}.{place}",
                 role="subagent",
                 opening=[system, {"role": "user", "content": prompt}],
-                tools=(*inner, self.spawner) if self.depth == 0 and draw(st.booleans()) else inner,
+                tools=(*inner, self.spawner) if deeper else inner,
                 spawner=self.spawner,
                 task=prompt,
                 started_by=n,
                 depth=self.depth + 1,
             )
-            children.append(child.live(draw(st.lists(st.sampled_from(child.steps()), max_size=2))))
+            steps = draw(st.lists(st.sampled_from(child.steps()), max_size=2))
+            children.append(child.live(steps, long=verbatim and place == 0))
         finals = yield Fan(children)
         wrap = draw(st.sampled_from(["{}", "<task id='1'><task_result>{}</task_result></task>", "Agent said:\n{}"]))
         self.results([wrap.format(final) for final in finals])
+        if verbatim:
+            # The result has to be seen, and not only a summary of it.
+            yield from self.tool()
 
     def steps(self) -> list[Step]:
         return ["tool", "spawn"] if self.spawner in self.tools and self.depth < 2 else ["tool"]
 
     def compact(self) -> Generator[Ask | Fan, Any, None]:
         world, draw = self.world, self.world.draw
+        if self.link == "compaction":
+            # Nothing was said since the last one.
+            yield from self.tool()
         self.summaries += 1
         summary = world.own(9, 12)
         style = draw(st.sampled_from(["own-assistant", "own-user", "inside"]))
@@ -491,10 +504,16 @@ class Loop:
     def _last_turn(self) -> int:
         return max(place for place, message in enumerate(self.messages) if message["role"] == "assistant")
 
-    def live(self, steps: list[Step]) -> Thread:
+    def follow_up(self) -> Generator[Ask | Fan, Any, None]:
+        """The person answers what the agent said."""
+        yield from self.turn(self.world.says(self.world.text()))
+        self.messages.append({"role": "user", "content": self.world.text()})
+
+    def live(self, steps: list[Step], *, long: bool = False) -> Thread:
+        take = {"tool": self.tool, "spawn": self.spawn, "compact": self.compact, "follow_up": self.follow_up}
         for step in steps:
-            yield from {"tool": self.tool, "spawn": self.spawn, "compact": self.compact}[step]()
-        final = self.world.draw(st.sampled_from([self.world.text(), self.world.own(9, 12)]))
+            yield from take[step]()
+        final = self.world.own(9, 12) if long or self.world.draw(st.booleans()) else self.world.text()
         yield from self.turn(self.world.says(final))
         return final
 
@@ -541,7 +560,7 @@ def stories(draw: Draw) -> Story:
         task=task,
     )
     before = draw(st.permutations(["tool", "spawn"]))
-    after = draw(st.lists(st.sampled_from(["tool", "spawn"]), max_size=2))
+    after = draw(st.lists(st.sampled_from(["tool", "spawn", "follow_up", "compact"]), max_size=2))
     steps = [*before, *after]
     steps.insert(draw(st.integers(1, len(steps))), "compact")
     threads = [main.live(steps), title(world, task)]

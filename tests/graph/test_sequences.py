@@ -9,6 +9,7 @@ from graph.eligibility import REASONS
 from graph.graph import read
 from graph.records import Stop, Weights, WeightSpan
 from graph.sequences import ROLES, Options, cut
+from tests.graph.cases import load
 from tests.graph.generator import Story, stories
 from tests.graph.tape import Tape, assistant, result, system, user
 
@@ -98,6 +99,18 @@ def test_a_loop_is_one_row():
     loop(tape, 3)
     assert rows(tape) == [((0, 1, 2, 3), (0, 1, 2, 3))]
     assert left_out(tape) == {}
+
+
+def test_a_chain_may_be_longer_than_the_interpreter_s_stack():
+    tape = Tape()
+    for n in range(1_200):
+        ids = np.arange(10 * n + 10, dtype=np.int32)
+        tape.say(
+            TASK, assistant("a b c"), prompt_ids=ids[: 10 * n + 6], sampled_ids=ids[10 * n + 6 :], usage_prompt=None
+        )
+    (row,) = cut(tape.graph()).sequences
+    assert row.trained == tuple(range(1_200))
+    assert row.loss_mask.tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 1, 1] * 1_200
 
 
 def test_rows_come_conversation_by_conversation_although_calls_interleave():
@@ -287,3 +300,29 @@ def test_rows_of_an_open_rollout_are_not_final():
 def test_an_option_that_is_none_is_refused_by_name(options, says):
     with pytest.raises(ValueError, match=f"^{says}$"):
         Options(**options)
+
+
+@pytest.mark.parametrize("number", [1, 2, 4, 5, 9, 18, 40, 44, 57])
+def test_the_rows_of_a_case(number):
+    case = load(number)
+    rows = cut(read(case.rollout, case.calls), Options(roles=ROLES)).sequences
+    told = [
+        {
+            "calls": [case.names[n] for n in row.calls],
+            "input_ids": row.input_ids.tolist(),
+            "loss_mask": row.loss_mask.tolist(),
+        }
+        for row in rows
+    ]
+    assert sorted(told, key=lambda row: row["calls"]) == sorted(
+        case.expected["sequences"], key=lambda row: row["calls"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "trained", "n_rows"), [(7, 8, 2), (41, 4, 1), (42, 14, 3), (46, 9, 2), (48, 6, 3), (50, 2, 1)]
+)
+def test_the_trained_tokens_of_a_case(number, trained, n_rows):
+    case = load(number)
+    sequences = cut(read(case.rollout, case.calls), Options(roles=ROLES))
+    assert (sequences.n_trained_tokens, len(sequences.sequences)) == (trained, n_rows)
