@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import apsw.shell
 import numpy as np
@@ -65,7 +66,8 @@ def dump(path: Path) -> str:
     """A store as SQL, without what differs from one machine to the next."""
     out = io.StringIO()
     db = apsw.Connection(str(path))
-    apsw.shell.Shell(stdout=out, db=db).process_command(".dump")
+    shell: Any = apsw.shell.Shell(stdout=out, db=db)
+    shell.process_command(".dump")
     db.close()
     lines = [
         line for line in out.getvalue().splitlines() if line and not line.startswith(("--", "DROP", "PRAGMA page"))

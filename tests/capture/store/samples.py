@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -45,7 +46,8 @@ def call(n: int, body: bytes, /, **fields) -> Call:
     """A running call of a chat request."""
     if "messages" not in fields:
         fields["messages"] = tuple(from_chat(message) for message in json.loads(body).get("messages", []))
-    return Call(**{"n": n, "status": "running", "arrived": 2 * n, "started_at": NOW} | fields)
+    given: dict[str, Any] = {"n": n, "status": "running", "arrived": 2 * n, "started_at": NOW} | fields
+    return Call(**given)
 
 
 def ended(running: Call, body: bytes, /, *, delta: Delta | None = None, **fields) -> Record:
@@ -55,7 +57,7 @@ def ended(running: Call, body: bytes, /, *, delta: Delta | None = None, **fields
     return Record(call=done, exchange=Exchange(request=body, **exchange), delta=delta)
 
 
-def plain(call: Call) -> dict:
+def plain(call: Call) -> dict[str, Any]:
     """A call as values that compare: arrays by type and bytes, so that NaN equals NaN, and None isn't empty."""
     out = {}
     for name in call.__struct_fields__:
@@ -64,10 +66,16 @@ def plain(call: Call) -> dict:
     return out
 
 
-def as_json(exchange: Exchange | None) -> dict | None:
+def listed(array: IntArray | FloatArray | None) -> list[Any]:
+    """The values of an array that is there."""
+    assert array is not None
+    values: list[Any] = array.tolist()
+    return values
+
+
+def as_json(exchange: Exchange | None) -> dict[str, Any]:
     """An exchange as values that compare: bodies by their parsed keys in order, numbers as they are spelt."""
-    if exchange is None:
-        return None
+    assert exchange is not None
     out = {}
     for name in exchange.__struct_fields__:
         value = getattr(exchange, name)

@@ -21,6 +21,12 @@ VALUES = st.recursive(
 OBJECTS = st.dictionaries(KEYS, VALUES, max_size=6)
 
 
+def taken_apart(body: bytes) -> bodies.Fields:
+    fields = bodies.fields(body)
+    assert fields is not None
+    return fields
+
+
 @given(OBJECTS, st.booleans(), st.sampled_from([None, 1]))
 def test_a_body_comes_back_equal_with_its_order_and_numbers(value, ascii_only, indent):
     body = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
@@ -32,7 +38,7 @@ def test_a_body_comes_back_equal_with_its_order_and_numbers(value, ascii_only, i
 
 @given(OBJECTS, OBJECTS)
 def test_a_difference_gives_the_other_body_back(one, other):
-    base, wanted = bodies.fields(json.dumps(one).encode()), bodies.fields(json.dumps(other).encode())
+    base, wanted = taken_apart(json.dumps(one).encode()), taken_apart(json.dumps(other).encode())
     found = bodies.difference(base, wanted)
     if found is not None:
         without, changes = found
@@ -40,8 +46,8 @@ def test_a_difference_gives_the_other_body_back(one, other):
 
 
 def test_what_capture_adds_and_takes_out_is_a_small_difference():
-    base = bodies.fields(b'{"model":"m","messages":[1],"priority":3,"n":1}')
-    sent = bodies.fields(b'{"model":"other","messages":[1],"n":1,"logprobs":true}')
+    base = taken_apart(b'{"model":"m","messages":[1],"priority":3,"n":1}')
+    sent = taken_apart(b'{"model":"other","messages":[1],"n":1,"logprobs":true}')
     assert bodies.difference(base, sent) == (["priority"], {"model": b'"other"', "logprobs": b"true"})
 
 
@@ -92,4 +98,4 @@ def test_elements_of_an_array_and_of_nothing_else():
     assert bodies.elements(b"[]") == []
     assert bodies.elements(b'{"a":1}') is None
     assert bodies.elements(b"null") is None
-    assert bodies.array(bodies.elements(b'[1, "b"]')) == b'[1,"b"]'
+    assert bodies.array(bodies.elements(b'[1, "b"]') or []) == b'[1,"b"]'

@@ -23,7 +23,7 @@ def test_what_left_for_want_of_room_has_to_be_brought_again():
     canonical.read(digest(two), two)
     with pytest.raises(KeyError):
         canonical.read(digest(one), None)
-    assert canonical.read(digest(two), None).text == "2"
+    assert canonical.read(digest(two), None) == from_chat({"role": "user", "content": "2"})
     assert repr(canonical) == "<Canonical 1 messages, room for 0 bytes>"
 
 
@@ -34,7 +34,7 @@ def test_the_least_recently_used_leaves_first():
     canonical.read(digest(raws[1]), raws[1])
     canonical.read(digest(raws[0]), None)
     canonical.read(digest(raws[2]), raws[2])
-    assert canonical.read(digest(raws[0]), None).text == "0"
+    assert canonical.read(digest(raws[0]), None) == from_chat({"role": "user", "content": "0"})
     with pytest.raises(KeyError):
         canonical.read(digest(raws[1]), None)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capture.store import contents, migrations
+from capture.store import contents, migrations, query
 from tests.capture.store.samples import parsed
 from tests.capture.store.test_bodies import OBJECTS
 
@@ -32,7 +32,7 @@ def db():
 
 
 def count(db: apsw.Connection, table: str) -> int:
-    return db.execute(f"SELECT count(*) FROM {table}").get
+    return int(query.value(db, f"SELECT count(*) FROM {table}"))
 
 
 def test_equal_content_is_one_row_and_each_rollout_is_noted(db):

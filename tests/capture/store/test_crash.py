@@ -7,7 +7,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tests.capture.store.samples import open_at
+from tests.capture.store.samples import listed, open_at
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -75,14 +75,14 @@ async def test_what_was_said_to_be_stored_is_there_after_a_kill(tmp_path, durabi
     found = {call.n: call for call in await store.calls("r")}
     assert set(said) <= set(found)
     for n in said:
-        assert (found[n].status, found[n].sampled_ids.tolist()) == ("complete", [n] * (n % 7))
+        assert (found[n].status, listed(found[n].sampled_ids)) == ("complete", [n] * (n % 7))
         assert found[n].delivered in (True, None)
     for call in found.values():
         if call.prompt_ids is not None and call.n < 1_000_000:
-            assert call.prompt_ids.tolist() == list(range(call.n % 50 + 1))
+            assert listed(call.prompt_ids) == list(range(call.n % 50 + 1))
         assert len(call.messages) == (call.n % 20 if call.n < 1_000_000 else 1)
     endless = found[1_000_000]
-    assert (endless.status, endless.delivered, endless.prompt_ids.tolist()) == ("aborted", None, [1, 2])
+    assert (endless.status, endless.delivered, listed(endless.prompt_ids)) == ("aborted", None, [1, 2])
     assert set(store.recovered) == {("r", n) for n, call in found.items() if call.status == "aborted"}
     assert await store.notices("r") == []
     await store.close()

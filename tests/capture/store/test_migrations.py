@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from capture.errors import StoreError
-from capture.store import migrations
+from capture.store import migrations, query
 from capture.store.base import FORMAT_VERSION, Query
 from graph.records import Notice
 from tests.capture.store import old
@@ -16,8 +16,8 @@ from tests.capture.store.samples import NOW, as_json, open_at, plain
 FILES = Path(__file__).parent / "files"
 
 
-def schema(db: apsw.Connection) -> list[tuple[str, str]]:
-    return db.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name").fetchall()
+def schema(db: apsw.Connection) -> list[query.Row]:
+    return query.every(db, "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name")
 
 
 def stored(version: int) -> apsw.Connection:

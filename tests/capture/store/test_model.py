@@ -6,7 +6,9 @@ What is between two reads is handed over without waiting, so the writes of a ste
 import asyncio
 import json
 import tempfile
+from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,7 +18,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from capture.store.base import Delta, Entry, Query, Record, Spool
 from graph.records import Call, Notice
-from tests.capture.store.samples import NOW, as_json, call, ended, entry, open_at, plain, request
+from tests.capture.store.samples import NOW, as_json, call, ended, entry, open_at, parsed, plain, request
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "long " * 80]), max_size=4)
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=6).map(lambda tokens: np.array(tokens, np.int32))
@@ -34,7 +36,7 @@ class Kept:
         self.calls: dict[int, Call] = {}
         self.requests: dict[int, bytes] = {}
         self.records: dict[int, Record] = {}
-        self.deliveries: dict[int, list[dict]] = {}
+        self.deliveries: dict[int, list[dict[str, Any]]] = {}
         self.notices: list[Notice] = []
 
 
@@ -52,7 +54,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.named = 0
         self.open()
 
-    def open(self):
+    def open(self) -> None:
         self.store = open_at(Path(self.folder.name) / "t.db", durability="none")
         self.loop.run(self.store.open())
 
@@ -141,7 +143,7 @@ class StoreMachine(RuleBasedStateMachine):
             kept.calls[n] = msgspec.structs.replace(record.call, delivered=delivered)
             kept.records[n] = record
 
-    async def together(self, *works):
+    async def together(self, *works: Awaitable[None]) -> None:
         await asyncio.gather(*works)
 
     @rule(name=rollouts, n=st.integers(0, 5), delivered=st.booleans())
@@ -211,9 +213,7 @@ class StoreMachine(RuleBasedStateMachine):
                 if n in kept.records:
                     assert found == as_json(kept.records[n].exchange) | {"deliveries": tuple(kept.deliveries[n])}
                 else:
-                    assert json.loads(self.loop.run(self.store.exchange(name, n)).request) == json.loads(
-                        kept.requests[n]
-                    )
+                    assert found["request"] == parsed(kept.requests[n])
             assert self.loop.run(self.store.notices(name)) == kept.notices
 
     @rule(
@@ -231,10 +231,11 @@ class StoreMachine(RuleBasedStateMachine):
         names = self.created if order == "created" else self.closed
         assert found == [name for name in names if label is None or self.kept[name].entry.rollout.labels["l"] == label]
 
-    def same_entry(self, found, kept):
+    def same_entry(self, found: Entry | None, kept: Kept) -> None:
         """Compare but for what the store keeps by itself: the version, and the times of the first and last call."""
         at = NOW if kept.calls else None
         rollout = msgspec.structs.replace(kept.entry.rollout, first_call_at=at, last_call_at=at)
+        assert found is not None
         assert found.version >= kept.entry.version
         kept.entry = msgspec.structs.replace(kept.entry, version=found.version)
         assert found == msgspec.structs.replace(kept.entry, rollout=rollout)

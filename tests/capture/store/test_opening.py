@@ -4,6 +4,7 @@ import pytest
 
 from capture.errors import UsageError
 from capture.store import open_store
+from capture.store.sqlite import SqliteStore
 
 
 @pytest.mark.parametrize(
@@ -15,8 +16,10 @@ from capture.store import open_store
     ],
 )
 def test_a_url_names_a_file(url, path):
-    assert open_store(url)._path == Path(path).absolute()
-    assert open_store(url).where == url
+    store = open_store(url)
+    assert isinstance(store, SqliteStore)
+    assert store._path == Path(path).absolute()
+    assert store.where == url
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What each read takes: pages, prompts put together in any order."""
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capture.errors import ClientError
-from capture.store import reads
+from capture.store import reads, rows
 from capture.store.base import Delta, Query
 from capture.store.canonical import Canonical
-from tests.capture.store.samples import call, ended, entry, ids, open_at, request
+from capture.store.sqlite import SqliteStore
+from tests.capture.store.samples import call, ended, entry, ids, listed, open_at, request
 from tests.capture.store.test_contents import opened
 
 BODY = request("hello")
@@ -25,7 +27,7 @@ async def store(tmp_path):
     await store.close()
 
 
-async def pages(store, **asked) -> list[list[str]]:
+async def pages(store: SqliteStore, **asked: Any) -> list[list[str]]:
     """The ids of each page until a page is empty or the last."""
     found, after = [], None
     while True:
@@ -140,7 +142,7 @@ def forests(draw):
     n_calls = draw(st.integers(1, 12))
     numbers = draw(st.permutations(range(n_calls)))
     rng = random.Random(draw(st.integers(0, 2**32)))
-    stored = []
+    stored: list[tuple[int, list[int], list[int], Delta | None]] = []
     for n in numbers:
         prompt = [rng.randrange(100) for _ in range(rng.randrange(6))]
         delta = None
@@ -169,14 +171,14 @@ def test_prompts_are_put_together_whatever_hangs_on_what(forest):
                 delta and delta.shared,
                 len(prompt),
                 len(sampled),
-                reads.rows.check(np.array(prompt, np.int32).tobytes()),
+                rows.check(np.array(prompt, np.int32).tobytes()),
                 np.array(sampled, np.int32).tobytes(),
                 tail.tobytes(),
             ),
         )
     found = reads.calls(db, "1", after=after, limit=limit, canonical=Canonical())
     wanted = sorted((n, prompt) for n, prompt, _, _ in stored if n > after)[:limit]
-    assert [(found.n, found.prompt_ids.tolist()) for found in found.calls] == wanted
+    assert [(found.n, listed(found.prompt_ids)) for found in found.calls] == wanted
     assert found.broken == ()
     db.close()
 
@@ -185,12 +187,12 @@ def blob(tokens: list[int]) -> bytes:
     return np.array(tokens, np.int32).tobytes()
 
 
-def broken_prompt(*changes: str) -> tuple[list, tuple[int, ...]]:
+def broken_prompt(*changes: str) -> tuple[list[Any], tuple[int, ...]]:
     """Three calls that hang on one another, after something happened to the file."""
     db = opened()
-    rows = [(0, None, None, [1, 2], [3]), (1, 0, 3, [4], [5]), (2, 1, 5, [6], [])]
+    stored = [(0, None, None, [1, 2], [3]), (1, 0, 3, [4], [5]), (2, 1, 5, [6], [])]
     whole = {0: [1, 2], 1: [1, 2, 3, 4], 2: [1, 2, 3, 4, 5, 6]}
-    for n, holder, shared, tail, sampled in rows:
+    for n, holder, shared, tail, sampled in stored:
         prompt = np.array(whole[n], np.int32)
         db.execute(
             "INSERT INTO call (rollout, n, status, arrived, holder, shared, n_prompt, n_sampled, check_prompt, record,"
@@ -201,7 +203,7 @@ def broken_prompt(*changes: str) -> tuple[list, tuple[int, ...]]:
                 shared,
                 len(prompt),
                 len(sampled),
-                reads.rows.check(prompt.tobytes()),
+                rows.check(prompt.tobytes()),
                 blob(sampled),
                 blob(tail),
             ),
@@ -210,7 +212,7 @@ def broken_prompt(*changes: str) -> tuple[list, tuple[int, ...]]:
         db.execute(change)
     found = reads.calls(db, "1", after=-1, limit=None, canonical=Canonical())
     db.close()
-    return [None if call.prompt_ids is None else call.prompt_ids.tolist() for call in found.calls], found.broken
+    return [None if call.prompt_ids is None else listed(call.prompt_ids) for call in found.calls], found.broken
 
 
 def test_what_is_missing_damaged_or_circular_is_none_and_named():

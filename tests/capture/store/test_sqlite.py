@@ -3,6 +3,7 @@
 import asyncio
 import json
 import stat
+from collections.abc import Awaitable
 from pathlib import Path
 
 import apsw
@@ -11,11 +12,24 @@ import numpy as np
 import pytest
 
 from capture.errors import StoreError
-from capture.store import migrations
-from capture.store.base import Delta, Registration, Spool
+from capture.store.base import FORMAT_VERSION, Delta, Registration, Spool
+from capture.store.sqlite import SqliteStore
 from graph.messages import from_chat
 from graph.records import Notice, Stop, Weights, WeightSpan
-from tests.capture.store.samples import NOW, as_json, call, ended, entry, ids, logprobs, open_at, plain, request
+from tests.capture.store.samples import (
+    NOW,
+    as_json,
+    call,
+    ended,
+    entry,
+    ids,
+    listed,
+    logprobs,
+    open_at,
+    parsed,
+    plain,
+    request,
+)
 
 
 @pytest.fixture
@@ -26,12 +40,12 @@ async def store(tmp_path):
     await store.close()
 
 
-async def fail_disk(store):
+async def fail_disk(store: SqliteStore) -> None:
     """Make the file as large as it may be."""
     await store._writer.run(lambda db: db.execute("PRAGMA max_page_count = 1"))
 
 
-async def mend_disk(store):
+async def mend_disk(store: SqliteStore) -> None:
     await store._writer.run(lambda db: db.execute("PRAGMA max_page_count = 1000000"))
 
 
@@ -188,7 +202,7 @@ async def test_the_version_grows_with_every_change(store):
     await store.add([entry("r")])
     versions = [(await store.get("r")).version]
 
-    async def seen():
+    async def seen() -> None:
         versions.append((await store.get("r")).version)
 
     store.begin("r", call(0, body), body)
@@ -343,7 +357,7 @@ async def test_a_newer_file_is_refused_with_a_sentence_and_left_as_it_is(tmp_pat
     await store.open()
     await store.close()
     db = apsw.Connection(str(path))
-    db.execute(f"PRAGMA user_version = {migrations.FORMAT_VERSION + 1}")
+    db.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
     db.close()
     before = path.read_bytes()
     with pytest.raises(StoreError, match="newer Treering") as caught:
@@ -421,11 +435,12 @@ async def test_a_write_that_fails_in_a_group_takes_no_other_with_it(store):
     assert [found.n for found in await store.calls("r")] == [0, 2]
 
 
-async def fails_or_not(work):
+async def fails_or_not(work: Awaitable[None]) -> str | None:
     try:
         await work
     except StoreError as error:
         return error.code
+    return None
 
 
 async def test_closing_on_a_full_disk_says_what_was_lost(tmp_path):
@@ -484,8 +499,8 @@ async def test_a_growing_rollout_of_2000_calls_takes_space_in_proportion(tmp_pat
                 lambda db: db.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").get
             )
     last = (await store.calls("r", after=turns - 2))[0]
-    assert (len(last.prompt_ids), len(last.messages)) == (100 + 30 * (turns - 1), turns)
-    assert json.loads((await store.exchange("r", turns - 1)).sent) == json.loads(body[:-1] + b',"logprobs":true}')
+    assert (len(listed(last.prompt_ids)), len(last.messages)) == (100 + 30 * (turns - 1), turns)
+    assert as_json(await store.exchange("r", turns - 1))["sent"] == parsed(body[:-1] + b',"logprobs":true}')
     await store.close()
     # Twice the calls, twice the growth; a form that stores each request whole would make it four times.
     assert sizes[turns] - sizes[turns // 2] < 2.3 * (sizes[turns // 2] - sizes[turns // 4])

@@ -2,15 +2,18 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
 from capture.errors import ClientError, StoreError
-from capture.store.writer import MAX_OWED, Writer
+from capture.store.writer import MAX_OWED, Work, Writer
 
 
-def opener(path):
+def opener(path: Path) -> Callable[[], apsw.Connection]:
     def open_it() -> apsw.Connection:
         db = apsw.Connection(str(path))
         db.execute("PRAGMA journal_mode = WAL")
@@ -20,12 +23,12 @@ def opener(path):
     return open_it
 
 
-def insert(value):
+def insert(value: object) -> Work:
     return lambda db: db.execute("INSERT INTO t VALUES (?)", (value,)).close()
 
 
-def fail(error):
-    def work(db):
+def fail(error: BaseException) -> Work:
+    def work(db: apsw.Connection) -> None:
         db.execute("INSERT INTO t VALUES ('half')")
         raise error
 
@@ -36,11 +39,11 @@ def refuse(db):
     raise ClientError("id_taken", "no", status=409)
 
 
-async def values(writer):
+async def values(writer: Writer) -> list[Any]:
     return [value for (value,) in await writer.run(lambda db: db.execute("SELECT v FROM t").fetchall())]
 
 
-async def full(writer, pages):
+async def full(writer: Writer, pages: int) -> None:
     await writer.run(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchall())
 
 
@@ -91,7 +94,7 @@ async def test_writes_from_several_threads_all_arrive(writer):
     assert len(await values(writer)) == 400
 
 
-async def gather_held(writer, *works):
+async def gather_held(writer: Writer, *works: Work) -> list[Any]:
     """Hand over writes as one group; return what came of each."""
     writer.hold()
     tasks = [asyncio.get_running_loop().create_task(writer.run(work)) for work in works]
@@ -250,6 +253,7 @@ async def test_a_thread_that_dies_is_heard(tmp_path, monkeypatch, caplog):
     for error in (first, second):
         assert isinstance(error, StoreError)
         assert "out of the blue" in error.message
+    assert writer.failure is not None
     assert "out of the blue" in writer.failure
     assert "died" in caplog.text
     with pytest.raises(StoreError, match="out of the blue"):

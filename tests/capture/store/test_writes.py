@@ -2,14 +2,17 @@
 
 import json
 
+import apsw
 import msgspec
 import numpy as np
 import pytest
 
 from capture.errors import ClientError, StoreError
+from capture.store import query
 from capture.store.base import Delta, Query, Spool
+from capture.store.sqlite import SqliteStore
 from graph.records import Notice
-from tests.capture.store.samples import NOW, call, ended, entry, ids, logprobs, open_at, plain, request
+from tests.capture.store.samples import NOW, as_json, call, ended, entry, ids, listed, logprobs, open_at, plain, request
 
 BODY = request("hello")
 
@@ -22,10 +25,10 @@ async def store(tmp_path):
     await store.close()
 
 
-async def rows_of_every_table(store) -> dict[str, int]:
-    def count(db):
-        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-        return {table: db.execute(f"SELECT count(*) FROM {table}").get for table in tables}
+async def rows_of_every_table(store: SqliteStore) -> dict[str, int]:
+    def count(db: apsw.Connection) -> dict[str, int]:
+        tables = [name for (name,) in query.every(db, "SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        return {table: query.value(db, f"SELECT count(*) FROM {table}") for table in tables}
 
     return await store._read(count)
 
@@ -126,7 +129,7 @@ async def test_a_running_call_shows_what_it_brought_so_far(store):
     store.spool("a", 0, Spool(prompt_ids=ids(1, 2), sampled_ids=ids(3, 4), logprobs=logprobs(-1, -2)))
     (found,) = await store.calls("a")
     assert found.status == "running"
-    assert [found.prompt_ids.tolist(), found.sampled_ids.tolist(), found.logprobs.tolist()] == [
+    assert [listed(found.prompt_ids), listed(found.sampled_ids), listed(found.logprobs)] == [
         [1, 2],
         [3, 4],
         [-1, -2],
@@ -219,7 +222,7 @@ async def test_a_prompt_whose_holder_cannot_hold_it_is_stored_whole(store, delta
     await store.finish("a", [ended(call(3, BODY), BODY)])
     await store.finish("a", [ended(call(2, BODY), BODY, prompt_ids=ids(1, 2, 3, 4, 9), delta=delta)])
     found = {found.n: found.prompt_ids for found in await store.calls("a")}
-    assert found[2].tolist() == [1, 2, 3, 4, 9]
+    assert listed(found[2]) == [1, 2, 3, 4, 9]
     assert await store._read(lambda db: db.execute("SELECT holder FROM call WHERE n = 2").get) is None
 
 
@@ -229,7 +232,7 @@ async def test_a_call_adds_its_tail_alone(store):
     await store.finish("a", [ended(call(0, BODY), BODY, prompt_ids=prompt[:900], sampled_ids=prompt[900:950])])
     await store.finish("a", [ended(call(1, BODY), BODY, prompt_ids=prompt, delta=Delta(holder=0, shared=950))])
     assert await store._read(lambda db: db.execute("SELECT length(tail) FROM call").fetchall()) == [(3600,), (200,)]
-    assert [found.prompt_ids.tolist() for found in await store.calls("a")] == [list(range(900)), list(range(1000))]
+    assert [listed(found.prompt_ids) for found in await store.calls("a")] == [list(range(900)), list(range(1000))]
 
 
 # -- recovery
@@ -244,7 +247,7 @@ async def test_a_call_that_ran_when_the_process_died_is_aborted_with_what_was_sp
     store.spool("a", 1, Spool(prompt_ids=ids(1, 2), sampled_ids=ids(3), logprobs=logprobs(-1)))
     store.begin("a", call(2, BODY), BODY)
     store.begin("b", call(0, BODY), BODY)
-    version = (await store.get("a")).version
+    before = await store.get("a")
     await store.close()
 
     store = open_at(tmp_path / "t.db")
@@ -253,12 +256,15 @@ async def test_a_call_that_ran_when_the_process_died_is_aborted_with_what_was_sp
     whole, spooled, bare = await store.calls("a")
     assert (whole.status, whole.delivered, whole.ended) == ("complete", None, 1)
     assert (spooled.status, spooled.delivered, spooled.ended) == ("aborted", None, 5)
-    assert [spooled.prompt_ids.tolist(), spooled.sampled_ids.tolist(), spooled.logprobs.tolist()] == [[1, 2], [3], [-1]]
+    assert [listed(spooled.prompt_ids), listed(spooled.sampled_ids), listed(spooled.logprobs)] == [[1, 2], [3], [-1]]
     assert (bare.status, bare.ended, bare.prompt_ids, bare.sampled_ids) == ("aborted", 6, None, None)
     assert [message.text for message in bare.messages] == ["hello"]
-    assert (await store.exchange("a", 1)).error["blame"] == "treering"
-    assert (await store.exchange("a", 0)).error is None
-    assert (await store.get("a")).version > version
+    assert as_json(await store.exchange("a", 1))["error"]["blame"] == "treering"
+    assert as_json(await store.exchange("a", 0))["error"] is None
+    after = await store.get("a")
+    assert before is not None
+    assert after is not None
+    assert after.version > before.version
     await store.close()
 
     store = open_at(tmp_path / "t.db")
