@@ -248,6 +248,7 @@ class _Api:
     async def ready(self, request: web.Request) -> web.StreamResponse:
         answers.query(request, {})
         engine, store = self._appliance.engine, self._appliance.store
+        await engine.check()
         parts: dict[str, dict[str, Any]] = {
             "engine": {"ok": engine.healthy, "reason": engine.reason or None},
             "store": {"ok": store.failure is None, "reason": store.failure},

@@ -154,7 +154,10 @@ class Appliance:
             # A server of its own; loaded only where it is asked for.
             from capture.scripted import ScriptedEngine, load_rules
 
-            self._scripted = ScriptedEngine(load_rules(Path(where)) if where else None)
+            try:
+                self._scripted = ScriptedEngine(load_rules(Path(where)) if where else None)
+            except (OSError, ValueError) as error:
+                raise UsageError(f"The rules in {where} can't be used: {error}") from error
             # It speaks vLLM's wire, so vLLM's adapter reads it.
             return "vllm", await self._scripted.start()
         assert where is not None
@@ -192,7 +195,13 @@ class Appliance:
         key = find_key(settings)
         if key is None:
             key = secrets.token_urlsafe(32)
-            handle = os.open(key_path(settings.store), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            file = key_path(settings.store)
+            try:
+                handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            except OSError as error:
+                raise UsageError(
+                    f"The admin key can't be written to {file}: {error.strerror}.", hint="Name one: --admin-key-file."
+                ) from error
             with os.fdopen(handle, "w") as out:
                 out.write(key + "\n")
         return key

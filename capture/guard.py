@@ -29,8 +29,8 @@ from capture.settings import is_loopback
 _log = logging.getLogger("treering")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-OPEN_PATHS = ("/ready",)
-"""Answered without a key: load balancers ask, and they hold none."""
+OPEN_PATHS = ("/health", "/ready")
+"""Answered without a key: load balancers and health checks ask, and they hold none."""
 
 
 def errors() -> Middleware:

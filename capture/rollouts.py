@@ -254,7 +254,7 @@ class Rollouts:
                 status=409,
             )
         known = {key for call in calls if call.id for key in (call.id, f"{call.id}#{call.choice}")}
-        unknown = sorted(set(given.per_call) - known)
+        unknown = sorted(set(given.per_call or ()) - known)
         if unknown:
             raise ClientError(
                 "unknown_call",
@@ -262,9 +262,8 @@ class Rollouts:
                 hint='The key is the reply\'s id as the agent saw it, or "id#choice".',
                 status=422,
             )
-        changes: dict[str, Any] = {"per_call_rewards": given.per_call, "reward_details": given.details}
-        if given.reward is not msgspec.UNSET:
-            changes["reward"] = given.reward
+        fields = {"reward": given.reward, "per_call_rewards": given.per_call, "reward_details": given.details}
+        changes = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
         changed = await self._store.change(name, changes)
         return changed if changed is not None else await self.entry(name)
 
@@ -320,6 +319,8 @@ class Rollouts:
         return await self._store.change(name, {"state": "closed", "closed_at": clock.now()})
 
     def _forget(self, live: Live) -> None:
+        # Who waits for the close looks again now that the store says so.
+        live.seal()
         self._live.pop(live.id, None)
         for secret in (live.entry.secret, live.entry.tools_secret):
             self._by_secret.pop(secret, None)
@@ -327,8 +328,8 @@ class Rollouts:
 
 class _Reward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reward: float | msgspec.UnsetType | None = msgspec.UNSET
-    per_call: dict[str, float] = {}
-    details: dict[str, Any] = {}
+    per_call: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
+    details: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     force: bool = False
 
 

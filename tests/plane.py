@@ -30,6 +30,10 @@ from graph.records import Call
 KEY = "the-key"
 
 
+async def _looked() -> None:
+    """Leave the stand-in's health as the test set it."""
+
+
 class Plane:
     """What `api` needs of an appliance, and its server's address."""
 
@@ -40,7 +44,7 @@ class Plane:
         self.store = open_store(self.settings.store, durability="none")
         self.engine = SimpleNamespace(
             name="vllm=http://e", url="http://e", adapter=SimpleNamespace(kind="vllm"), tier="train", tier_reason="ids",
-            logprobs_mode="raw", healthy=True, reason="", in_flight=0,
+            logprobs_mode="raw", healthy=True, reason="", in_flight=0, check=_looked,
             identity=Identity(kind="vllm", url="http://e", version="0.32.0", models=("tiny",), max_model_len=2048),
         )  # fmt: skip
         place = Place(

@@ -178,6 +178,8 @@ async def test_rewards_per_call_name_known_calls(rollouts: Rollouts, store) -> N
     body = {"reward": 0.5, "per_call": {"chatcmpl-0": 1.0, "chatcmpl-0#1": 0.0}, "details": {"by": "judge"}}
     rollout = (await rollouts.reward("r", body)).rollout
     assert (rollout.reward, rollout.per_call_rewards, rollout.reward_details) == tuple(body.values())
+    rollout = (await rollouts.reward("r", {"reward": None})).rollout
+    assert (rollout.reward, rollout.per_call_rewards, rollout.reward_details) == (None, *list(body.values())[1:])
 
 
 @pytest.mark.parametrize("body", [[], {"reward": "high"}, {"rewards": 1}, {"per_call": {"x": "y"}}, {"details": 3}])
