@@ -20,7 +20,7 @@ for must be cut out of it first. How the network cut the bytes therefore changes
     waiting ─▶ answering ─▶ relaying ─▶ finished ─▶ ended ─▶ released
                   │            ├─▶ closing ([DONE] without a finish)
                   │            ├─▶ aborting (a finish `abort`)
-                  │            └─▶ failing (an error object in the stream)
+                  │            └─▶ failing (an error object in the stream) ─▶ failed
                   └─ a whole reply ─▶ ended
 """
 
@@ -36,26 +36,25 @@ from capture.engines.base import Choice, Reader, Seen
 from graph.records import Status
 
 State = Literal[
-    "waiting", "answering", "refused", "relaying", "finished", "closing", "aborting", "failing", "ended", "released"
-]
+    "waiting", "answering", "refused", "relaying", "finished", "closing", "aborting", "failing", "failed",
+    "ended", "released",
+]  # fmt: skip
 Step = Literal[
-    "answer",
-    "refusal",
-    "bytes",
-    "finish",
-    "abort",
-    "done",
-    "error",
-    "whole",
-    "eof",
-    "cut",
-    "hang_up",
-    "stop",
+    "answer", "refusal", "bytes", "whole", "finish", "abort", "done", "error", "eof", "cut", "hang_up", "stop",
     "release",
-]
+]  # fmt: skip
 
-_OVER: dict[Step, State] = {"eof": "ended", "cut": "ended", "hang_up": "ended", "stop": "ended"}
+MAX_MESSAGE = 2000
+"""Characters kept of an engine's error message: a proxy's HTML page says all that it has to say in fewer."""
+
 _GONE: dict[Step, State] = {"cut": "ended", "hang_up": "ended", "stop": "ended"}
+_OVER: dict[Step, State] = {"eof": "ended", **_GONE}
+
+
+def _holding(state: State) -> dict[Step, State]:
+    """Return the steps of a state in which all is held, and that only the end of the stream leaves."""
+    return {"bytes": state, "finish": state, "abort": state, "done": state, "error": state, **_OVER}
+
 
 LIFE: dict[State, dict[Step, State]] = {
     # The request has left; no answer yet.
@@ -73,51 +72,30 @@ LIFE: dict[State, dict[Step, State]] = {
         "error": "failing",
         **_OVER,
     },
-    # The last choice has finished: all is held. A client that leaves now has been served as far as sampling goes, so
-    # the rest is still read.
-    "finished": {
-        "bytes": "finished",
-        "finish": "finished",
-        "abort": "finished",
-        "done": "finished",
-        "error": "finished",
-        **_OVER,
-        "hang_up": "finished",
-    },
-    # `[DONE]` came and no finish: all is held.
-    "closing": {
-        "bytes": "closing",
-        "finish": "closing",
-        "abort": "closing",
-        "done": "closing",
-        "error": "closing",
-        **_OVER,
-    },
-    # A choice finished with `abort`: all is held.
-    "aborting": {
-        "bytes": "aborting",
-        "finish": "aborting",
-        "abort": "aborting",
-        "done": "aborting",
-        "error": "aborting",
-        **_OVER,
-    },
-    # An error object came; it passed, and so does what the engine still says, but for its `[DONE]`, which is held.
+    # The last choice has finished. A client that leaves now has been served as far as sampling goes: the rest is read.
+    "finished": {**_holding("finished"), "hang_up": "finished"},
+    # `[DONE]` came and no finish.
+    "closing": _holding("closing"),
+    # A choice finished with `abort`.
+    "aborting": _holding("aborting"),
+    # An error object came; it passed, and so does what follows, up to an end of any kind.
     "failing": {
         "bytes": "failing",
-        "finish": "failing",
-        "abort": "failing",
-        "done": "failing",
+        "finish": "failed",
+        "abort": "failed",
+        "done": "failed",
         "error": "failing",
         **_OVER,
     },
+    # The end of a stream with an error in it.
+    "failed": _holding("failed"),
     # The engine's side is over: the record can be made. An end may be told twice, and a client may leave late.
     "ended": {"eof": "ended", "hang_up": "ended", "release": "released"},
     # The held bytes were given out.
     "released": {"hang_up": "released"},
 }
 
-_HOLDING: frozenset[State] = frozenset({"finished", "closing", "aborting"})
+_HOLDING: frozenset[State] = frozenset({"finished", "closing", "aborting", "failed"})
 
 
 class UnknownTransition(RuntimeError):  # noqa: N818 - named for what it is, as the table's rule has it
@@ -142,7 +120,6 @@ class Recorder:
         self._finished: dict[int, str] = {}
         self._held: list[bytes] = []
         self._n_relayed = 0
-        self._done = False
         # The state that the engine's side ended in, and the step that ended it.
         self._last: tuple[State, Step] | None = None
         self._gone = False
@@ -167,7 +144,7 @@ class Recorder:
         state, step = self._last
         if state == "finished" or (step == "whole" and self.error is None):
             return "complete"
-        if state in ("failing", "refused") or (state, step) == ("waiting", "cut") or self._broken_body:
+        if state in ("failing", "failed", "refused") or (state, step) == ("waiting", "cut") or self._broken_body:
             return "error"
         return "stopped" if step == "stop" else "aborted"
 
@@ -187,8 +164,7 @@ class Recorder:
             return False
         if step == "whole":
             return True
-        finished = state in ("finished", "aborting")
-        return (step == "eof" and (finished or self._done)) or (step == "stop" and finished)
+        return (step == "eof" and state in _HOLDING) or (step == "stop" and state == "finished")
 
     @property
     def refuse(self) -> bool:
@@ -255,7 +231,7 @@ class Recorder:
     def stopped(self, why: str) -> None:
         """Take our own decision to read no further: a limit, or the end of the time for what follows a finish."""
         self._end("stop")
-        if self.status == "stopped":
+        if self.status != "complete" and self.error is None:
             self.error = _blamed("treering", None, why)
 
     def release(self) -> bytes:
@@ -300,7 +276,9 @@ class Recorder:
         try:
             return reader(data)
         except Exception as error:  # noqa: BLE001 - recording never decides forwarding: a fault here costs the record
-            self._reader.undecoded.append(f"the reader failed: {type(error).__name__}: {error}")
+            note = f"the reader failed: {type(error).__name__}: {error}"
+            if note not in self._reader.undecoded:
+                self._reader.undecoded.append(note)
             return Seen(data=data)
 
     def _take(self, event: sse.Event) -> bytes:
@@ -313,14 +291,13 @@ class Recorder:
             self._note(seen)
             if seen.data is not event.data:
                 raw = sse.with_data(event, seen.data)
-        if self.state in _HOLDING or (self.state == "failing" and self._done):
+        if self.state in _HOLDING:
             self._held.append(raw)
             return b""
         return raw
 
     def _follow(self, seen: Seen) -> None:
         self._finished.update(seen.finished)
-        self._done = self._done or seen.done
         if seen.error is not None:
             self._step("error")
         if any(reason == "abort" for _, reason in seen.finished):
@@ -378,4 +355,4 @@ def _message(body: bytes) -> str:
         if isinstance(said, dict) and name in said:
             said = said[name]
     text = said if isinstance(said, str) else json.dumps(said)
-    return text[:2000]
+    return str(rawjson.mended(text[:MAX_MESSAGE]))

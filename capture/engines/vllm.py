@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
 
 from capture import rawjson
 from capture.dialects.assembly import Assembly
@@ -162,7 +161,7 @@ class VllmReader:
         for fields in choices or ():
             track = self._track(fields)
             n_ids = self._read_tokens(track, fields)
-            delta = self._doubts.value(fields.get("delta", NULL), "delta")
+            delta = self._doubts.value(fields.get("delta", NULL), "delta", halves=True)
             brought = isinstance(delta, dict) and track.assembly.add(delta)
             sampled = sampled or n_ids > 0 or brought
             reason = self._read_finish(track, fields)
@@ -195,7 +194,7 @@ class VllmReader:
         for fields in choices:
             track = self._track(fields)
             sampled = self._read_tokens(track, fields) > 0 or sampled
-            message = rawjson.mended(self._doubts.value(fields.get("message", NULL), "message"))
+            message = self._doubts.value(fields.get("message", NULL), "message")
             track.message = message if isinstance(message, dict) else None
             reason = self._read_finish(track, fields)
             if reason is not None:
@@ -267,9 +266,9 @@ class VllmReader:
         raw = top.get("prompt_token_ids", NULL)
         if raw != NULL:
             if self.prompt_ids is None:
-                ids = self._doubts.ids(raw, "prompt_token_ids")
+                ids = self._doubts.id_array(raw, "prompt_token_ids")
                 # No prompt is empty, so an empty list says that it is not known.
-                self.prompt_ids = np.array(ids, dtype=np.int32) if ids else None
+                self.prompt_ids = ids if ids is not None and ids.size else None
             if not self._asked.token_ids:
                 top["prompt_token_ids"] = NULL
                 edited = True
@@ -329,7 +328,7 @@ def _error_message(top: dict[str, bytes]) -> str | None:
     if raw == NULL:
         return None
     try:
-        error = rawjson.loads(raw)
+        error = rawjson.mended(rawjson.loads(raw))
     except ValueError:
         return "an error that can't be read"
     message = error.get("message") if isinstance(error, dict) else error

@@ -316,6 +316,22 @@ def test_done_without_a_finish_waits_for_the_record_and_ends_cleanly() -> None:
     assert call.error == {"blame": "engine", "status": None, "message": "the engine's stream ended without a finish"}
 
 
+def test_a_finish_behind_an_error_waits_for_the_record_too() -> None:
+    call = play(
+        recorder(**ALL),
+        engine.answers(200),
+        engine.sends(ERROR, HEL),
+        agent.gets(ERROR, HEL),
+        engine.sends(FINISH),
+        agent.gets_nothing,
+        engine.ends,
+        committed,
+        agent.gets(FINISH),
+        agent.sees_a_clean_end,
+    )
+    assert call.status == "error"
+
+
 def test_an_error_behind_the_finish_spoils_nothing() -> None:
     call = recorder(**ALL)
     run(call, [ROLE, HEL, FINISH, ERROR])
@@ -349,6 +365,7 @@ def test_a_whole_reply_waits_for_the_record() -> None:
         (302, b"", "engine", ""),
         (502, b"\xff", "engine", "\ufffd"),
         (500, b"x" * 9000, "engine", "x" * 2000),
+        (500, rb'{"error":"\ud800"}', "engine", "\ufffd"),
     ],
 )
 def test_an_errors_body_passes_unread(status: int, body: bytes, blame: str, message: str) -> None:
@@ -862,11 +879,14 @@ class Calls(RuleBasedStateMachine):
             assert self.released is None
             self.released = released
 
-    @precondition(lambda self: self.call.state in ("finished", "closing", "aborting"))
+    @precondition(lambda self: self.call.state in ("finished", "closing", "aborting", "failing", "failed"))
     @invariant()
     def nothing_of_an_end_has_left(self) -> None:
-        assert b'"finish_reason": "' not in self.relayed
-        assert b"[DONE]" not in self.relayed
+        for form in data_of(self.relayed):
+            # What is no JSON is no end to anybody, even if the word stands in it.
+            assert form != "[DONE]"
+            for choice in form.get("choices", ()) if isinstance(form, dict) else ():
+                assert choice["finish_reason"] is None
 
     @invariant()
     def what_left_is_what_came(self) -> None:

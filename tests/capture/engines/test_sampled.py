@@ -106,6 +106,26 @@ def test_odd_logprobs(raw: bytes, expected: list[float | None] | None) -> None:
     assert told(sampled) == ([1, 2], expected)
 
 
+@given(st.lists(st.integers(0, 2**31 - 1)), st.sampled_from([None, 0, 1]))
+def test_a_long_list_of_ids_is_read_as_it_stands(ids: list[int], indent: int | None) -> None:
+    doubts = Doubts()
+    found = doubts.id_array(json.dumps(ids, indent=indent).encode(), "prompt_token_ids")
+    assert found is not None
+    assert found.dtype == np.int32
+    assert found.tolist() == ids
+    assert doubts == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [b"[1,-1]", b"[4294967296]", b"[99999999999999999999999]", b'["7"]', b"[1.5]", b"7", b"[NaN]", b"[[1]]", b"{}"],
+)
+def test_a_list_that_holds_anything_else_is_not_known(bad: bytes) -> None:
+    doubts = Doubts()
+    assert doubts.id_array(bad, "prompt_token_ids") is None
+    assert len(doubts) == 1
+
+
 def test_doubts_are_told_once_and_not_without_end() -> None:
     doubts = Doubts()
     for at in range(100):

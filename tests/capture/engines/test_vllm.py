@@ -8,6 +8,7 @@ import json
 import math
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -229,6 +230,17 @@ def test_a_body_that_strict_readers_refuse_is_cut_all_the_same() -> None:
     assert choice.reply is not None
     assert choice.reply.text == "H\ufffd"
     assert [doubt.split()[0] for doubt in read.undecoded] == ["logprobs", "message"]
+
+
+def test_what_is_recorded_fits_into_utf_8_whatever_came() -> None:
+    half = rb'"\ud800"'
+    text = raw(whole([5])).replace(b'"chatcmpl-1"', half).replace(b'"stop"', half).replace(b'"prompt_tokens"', half)
+    read = reader()
+    read.whole(text)
+    (choice,) = read.choices()
+    assert (read.reply_id, choice.finish_reason) == ("\ufffd", "\ufffd")
+    msgspec.json.encode((read.usage, choice.reply, read.undecoded))
+    assert reader().whole(b'{"error":{"message":' + half + b"}}").error == "\ufffd"
 
 
 # -- streams
