@@ -56,13 +56,15 @@ class Linker:
 
     def add(self, call: Call) -> None:
         """Link one call, which arrived after all that were added before."""
-        link = self._link(call)
+        exact = self._exact(call)
+        found = self._replies.carried(call, expected=exact)
+        if found is not None:
+            self.came_back.add(found[0])
         if call.status not in LINKED:
             # No node; but the reply that its request carries was used.
-            if link.parent is not None:
-                self.came_back.add(link.parent)
             self.links[call.n] = Link(kind="root")
             return
+        link = self._link(call, exact, found)
         self.links[call.n] = link
         if link.parent is not None:
             self.came_back.add(link.parent)
@@ -71,9 +73,7 @@ class Linker:
         self._replies.add(call)
         self._trees.add(call, link.parent)
 
-    def _link(self, call: Call) -> Link:
-        exact = self._exact(call)
-        found = self._replies.carried(call, expected=exact)
+    def _link(self, call: Call, exact: int | None, found: tuple[int, int] | None) -> Link:
         carried = None if found is None else found[0]
         if exact is not None and not (carried is not None and self._nearer(carried, exact, call)):
             return Link(kind="exact", parent=exact, n_shared=self._tokens.depth(exact))

@@ -113,9 +113,7 @@ class Replies:
             found = self.saying_this(message)
             if expected is not None and self._ends_at(expected, message, place):
                 return expected, place
-            found = [
-                n for n in found if self.parent_by_message(n, call) and self.opening_stands(n, messages, place)
-            ]
+            found = [n for n in found if self.parent_by_message(n, call) and self.opening_stands(n, messages, place)]
             if found:
                 # Ranking reads the messages before this one, so it waits until there is a choice.
                 best = found[0] if len(found) == 1 else max(found, key=lambda n: self._rank(n, messages, place))
@@ -124,19 +122,25 @@ class Replies:
 
     def _ends_at(self, n: int, message: Message, place: int) -> bool:
         before = self.calls[n]
-        return len(before.messages) == place and before.reply is not None and before.reply.digest == message.digest
+        return len(before.messages) == place and before.reply is not None and _sameness(before.reply, message) == (1, 1)
 
     def opening_stands(self, n: int, messages: Sequence[Message], place: int) -> bool:
         """Say if the last message of call `n`'s opening stands among the first `place` of `messages`."""
         opening = self._openings[n]
         return not opening or any(message.digest == opening[-1] for message in messages[:place])
 
-    def _rank(self, n: int, messages: Sequence[Message], place: int) -> tuple[bool, bool, int, int]:
+    def _rank(self, n: int, messages: Sequence[Message], place: int) -> tuple[tuple[int, int], bool, int, int]:
         before = self.calls[n]
         return (
-            before.reply is not None and before.reply.digest == messages[place].digest,
+            (0, 0) if before.reply is None else _sameness(before.reply, messages[place]),
             len(before.messages) == place
             and all(a.digest == b.digest for a, b in zip(before.messages, messages, strict=False)),
             before.ended or 0,
             n,
         )
+
+
+def _sameness(reply: Message, message: Message) -> tuple[int, int]:
+    """Say if a message is a reply in canonical form, and if its tool-call ids are the reply's."""
+    ids = [[call.id for call in said.tool_calls] for said in (reply, message)]
+    return int(reply.digest == message.digest), int(ids[0] == ids[1])
