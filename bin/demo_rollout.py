@@ -37,9 +37,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import openai
-from demo_agent import FILES, Agent, AgentError, run_tests
 
-RULES = Path(__file__).resolve().parent / "demo_rules.toml"
+ROOT = Path(__file__).resolve().parent.parent
+# Run as a script, Python looks in bin/ and not in the clone.
+sys.path.insert(0, str(ROOT))
+
+from bin.demo_agent import FILES, Agent, AgentError, run_tests  # noqa: E402 -- found by the line above
+
+RULES = ROOT / "bin" / "demo_rules.toml"
 TREERING = (sys.executable, "-m", "capture.cli")
 
 # The appliance starts in a second, on a busy machine in ten; it stops in the time that it gives running calls.

@@ -1,8 +1,8 @@
 """bin/demo, run as a person runs it: what it prints, what it makes of five kinds of calls, what it leaves behind."""
 
+import ast
 import contextlib
 import copy
-import importlib.util
 import json
 import os
 import re
@@ -13,10 +13,12 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+
+from bin import demo_agent as agent
+from bin import demo_rollout as demo
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "bin" / "demo_rollout.py"
@@ -86,23 +88,6 @@ def graph(done) -> Any:
 @pytest.fixture(scope="module")
 def sequences(done) -> Any:
     return json.loads(done.stdout)["sequences"]
-
-
-def load(monkeypatch: pytest.MonkeyPatch, path: Path) -> ModuleType:
-    """Load a script as a module, without running it."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, path.stem, module)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def agent(monkeypatch) -> ModuleType:
-    """bin/demo_agent.py, loaded as a module and not run."""
-    return load(monkeypatch, ROOT / "bin" / "demo_agent.py")
 
 
 def conversation(graph: Any, role: str, kind: str | None = None) -> Any:
@@ -267,6 +252,17 @@ def test_an_early_end_leaves_nothing_behind(folder, number):
     assert processes_in(folder) == []
 
 
+def test_the_demo_imports_nothing_of_treering():
+    for script in (agent, demo):
+        assert script.__file__ is not None
+        tree = ast.parse(Path(script.__file__).read_text())
+        imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert "openai" in imported
+        assert imported.isdisjoint({"capture", "graph", "tunnel"})
+        assert not any(name.startswith(("capture.", "graph.", "tunnel.")) for name in imported)
+
+
 def texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
@@ -278,7 +274,7 @@ def texts(value: Any) -> Iterator[str]:
             yield from texts(each)
 
 
-def test_engine_and_graph_know_nothing_of_the_demo(agent):
+def test_engine_and_graph_know_nothing_of_the_demo():
     code = "\n".join(path.read_text() for room in ("capture", "graph") for path in (ROOT / room).rglob("*.py"))
     names = {each["function"]["name"] for each in agent.MAIN_TOOLS} | {*agent.FILES, "shares(", "demo_rollout"}
     said = {agent.TASK, agent.MAIN_SYSTEM, agent.HELPER_SYSTEM, agent.TITLE_SYSTEM, agent.SUMMARY_SYSTEM}
@@ -286,12 +282,6 @@ def test_engine_and_graph_know_nothing_of_the_demo(agent):
     said |= {line for text in texts(rules) for line in text.splitlines() if len(line.split()) >= 4}
     assert len(said) > 12
     assert [each for each in sorted(names | said) if each in code] == []
-
-
-@pytest.fixture
-def demo(agent, monkeypatch) -> ModuleType:
-    """bin/demo_rollout.py, loaded as a module and not run."""
-    return load(monkeypatch, SCRIPT)
 
 
 def seen_in(graph: Any) -> dict[str, list[str]]:
@@ -309,7 +299,7 @@ def seen_in(graph: Any) -> dict[str, list[str]]:
     return found
 
 
-def test_all_that_is_named_rightly_passes(demo, graph):
+def test_all_that_is_named_rightly_passes(graph):
     assert demo.misnamed(graph, demo.look_up(graph, seen_in(graph))) == []
 
 
@@ -361,21 +351,21 @@ def misname_compaction(graph):
         (misname_compaction, "compaction"),
     ],
 )
-def test_a_misnamed_kind_is_said(demo, graph, change, kind):
+def test_a_misnamed_kind_is_said(graph, change, kind):
     changed, seen = copy.deepcopy(graph), seen_in(graph)
     change(changed)
     problems = demo.misnamed(changed, demo.look_up(changed, seen))
     assert {problem.partition(":")[0] for problem in problems} == {kind}
 
 
-def test_a_lost_call_is_said(demo, graph):
+def test_a_lost_call_is_said(graph):
     changed, seen = copy.deepcopy(graph), seen_in(graph)
     changed["calls"].pop()
     with pytest.raises(demo.DemoError, match="lacks replies"):
         demo.look_up(changed, seen)
 
 
-def test_a_misnamed_kind_is_exit_code_1(demo, monkeypatch, capsys):
+def test_a_misnamed_kind_is_exit_code_1(monkeypatch, capsys):
     monkeypatch.setattr(demo, "misnamed", lambda graph, told: ["title: call 0 is main"])
     before = signal.getsignal(signal.SIGTERM)
     try:
