@@ -107,7 +107,8 @@ def calls(db: apsw.Connection, rollout: str, *, after: int, limit: int | None, c
     found = query.every(
         db,
         "SELECT call.n, status, delivered, arrived, ended, chain, messages, record,"
-        " iif(spool.n IS NULL, call.logprobs, spool.logprobs), iif(spool.n IS NULL, call.sampled, spool.sampled)"
+        " CASE WHEN spool.n IS NULL THEN call.logprobs ELSE spool.logprobs END,"
+        " CASE WHEN spool.n IS NULL THEN call.sampled ELSE spool.sampled END"
         " FROM call LEFT JOIN spool ON spool.rollout = call.rollout AND spool.n = call.n"
         " WHERE call.rollout = ? AND call.n > ? ORDER BY call.n LIMIT ?",
         (key, after, -1 if limit is None else limit),

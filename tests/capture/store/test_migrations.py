@@ -1,6 +1,10 @@
 """The ladder: each step from a stored file of its version, and a fresh file equal to one that climbed."""
 
+import json
+import re
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import apsw
 import msgspec
@@ -14,6 +18,7 @@ from tests.capture.store import old
 from tests.capture.store.samples import NOW, as_json, open_at, plain
 
 FILES = Path(__file__).parent / "files"
+DESCRIBED = (Path(__file__).parents[3] / "docs" / "store.md").read_text()
 
 
 def schema(db: apsw.Connection) -> list[query.Row]:
@@ -100,3 +105,33 @@ def test_a_step_that_fails_leaves_the_file_on_its_rung(db, monkeypatch):
     assert not db.in_transaction
     assert schema(db) == before
     assert migrations.version(db) == FORMAT_VERSION
+
+
+# -- docs/store.md
+
+
+def test_every_table_and_column_is_described(db):
+    migrations.climb(db)
+    words = set(re.findall(r"`(\w+)`", DESCRIBED))
+    for (table,) in query.every(db, "SELECT name FROM sqlite_schema WHERE type = 'table'"):
+        columns = {name for (name,) in query.every(db, "SELECT name FROM pragma_table_info(?)", (table,))}
+        # What `probe` holds for a moment is no part of the format.
+        assert words >= {table} | (columns - {"data"} if table == "probe" else columns), table
+    assert f"now **{FORMAT_VERSION}**" in DESCRIBED
+    assert f"0x{migrations.APPLICATION_ID:X}" in DESCRIBED
+
+
+async def test_a_store_is_read_as_the_description_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    await old.write(tmp_path / "treering.db")
+    blocks = [textwrap.dedent(block) for block in re.findall(r"(?:^(?:    .*)?\n)+", DESCRIBED, re.MULTILINE)]
+    (sql,) = [block for block in blocks if block.strip().startswith("WITH RECURSIVE")]
+    (code,) = [block for block in blocks if block.strip().startswith("import array")]
+    db = apsw.Connection("treering.db", flags=apsw.SQLITE_OPEN_READONLY)
+    rows = query.every(db, sql.replace("'g7-0'", "'old'").replace("call.n = 3", "call.n = 1"))
+    db.close()
+    assert [json.loads(data)["content"] for packed, data in rows if packed is None] == ["hi", "hello", "more"]
+    names: dict[str, Any] = {}
+    exec(code.replace("'g7-0'", "'old'").replace("key, 3", "key, 1"), names)
+    names["db"].close()
+    assert names["prompt"].tolist() == [1, 2, 3, 4, 5, 6]
