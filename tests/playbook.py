@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,11 @@ from capture.recorder import Recorder
 CASES = Path(__file__).parent / "cases"
 
 USER = {"role": "user", "content": "hi"}
+
+# A client that asks for all that capture asks for gets every byte as it came.
+ALL: dict[str, Any] = {
+    "stream": True, "return_token_ids": True, "logprobs": True, "stream_options": {"include_usage": True},
+}  # fmt: skip
 
 
 def body(**fields: Any) -> bytes:
@@ -198,3 +204,20 @@ def case(number: int) -> dict[str, Any]:
 def reads(found: dict[str, Any]) -> list[bytes]:
     """The network reads of a case's stream."""
     return [base64.b64decode(read) for read in found["upstream"]["network_chunks_b64"]]
+
+
+def record(call: Recorder) -> Any:
+    """What the record would hold, comparable."""
+    reader = reader_of(call)
+    choices = [
+        (
+            choice.index,
+            choice.finish_reason,
+            choice.reply,
+            None if choice.sampled_ids is None else choice.sampled_ids.tolist(),
+            None if choice.logprobs is None else [None if math.isnan(x) else float(x) for x in choice.logprobs],
+        )
+        for choice in reader.choices()
+    ]
+    prompt = None if reader.prompt_ids is None else reader.prompt_ids.tolist()
+    return (call.status, call.error, reader.reply_id, prompt, choices, reader.usage, reader.reply(), reader.undecoded)
