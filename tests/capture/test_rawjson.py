@@ -62,10 +62,10 @@ def test_what_python_reads_is_read_and_what_it_refuses_is_refused(text: str) -> 
 
 
 def test_numbers_escapes_and_order_stay() -> None:
-    body = rb'{"z":0.10,"big":12345678901234567890,"e":1E-9,"text":"caf\u00e9 \ud83d\ude00","o":{"b":1,"a":2}}'
+    body = rb'{"z":0.10,"big":12345678901234567890,"e":1E-9,"text":"na\u00efve \ud83d\ude00","o":{"b":1,"a":2}}'
     fields = rawjson.split(body)
     assert rawjson.join(fields) == body
-    assert fields["text"] == rb'"caf\u00e9 \ud83d\ude00"'
+    assert fields["text"] == rb'"na\u00efve \ud83d\ude00"'
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from capture.recorder import LIFE, UnknownTransition
 from tests.engine import PROMPT, STREAM, chunk, event, usage_chunk, whole
 from tests.playbook import ALL, agent, committed, data_of, engine, play, reader_of, record, recorder, run
 
-ROLE, HEL, LO, FINISH, USAGE, DONE = STREAM
+ROLE, TEXT, MORE, FINISH, USAGE, DONE = STREAM
 ABORT = event(chunk(finish="abort"))
 ERROR = event({"error": {"message": "engine died", "type": "InternalServerError", "code": 500}})
 # -- packet captures
@@ -26,12 +26,12 @@ def test_a_stream_is_relayed_as_it_comes_and_its_end_waits_for_the_record() -> N
         engine.answers(200),
         engine.sends(ROLE),
         agent.gets(ROLE),
-        engine.sends(HEL),
-        agent.gets(HEL),
-        engine.sends(LO[:30]),
+        engine.sends(TEXT),
+        agent.gets(TEXT),
+        engine.sends(MORE[:30]),
         agent.gets_nothing,
-        engine.sends(LO[30:]),
-        agent.gets(LO),
+        engine.sends(MORE[30:]),
+        agent.gets(MORE),
         engine.sends(FINISH),
         agent.gets_nothing,
         engine.sends(USAGE, DONE),
@@ -48,14 +48,14 @@ def test_a_stream_is_relayed_as_it_comes_and_its_end_waits_for_the_record() -> N
 
 
 def test_what_capture_asked_for_is_taken_out_on_the_way() -> None:
-    hidden = chunk(5, text="Hel", logprobs=False)
-    hidden["choices"][0]["token_ids"] = None
+    (hidden,) = data_of(TEXT)
+    hidden["choices"][0] |= {"token_ids": None, "logprobs": None}
     play(
         recorder(stream=True),
         engine.answers(200),
         engine.sends(ROLE),
         agent.gets_json(chunk(role=True) | {"prompt_token_ids": None}),
-        engine.sends(HEL),
+        engine.sends(TEXT),
         agent.gets_json(hidden),
         engine.sends(event(chunk(6))),
         agent.gets_nothing,
@@ -94,18 +94,18 @@ def test_the_last_choices_finish_is_the_end_not_the_first_ones() -> None:
 @pytest.mark.parametrize("done", [True, False])
 def test_an_engine_that_gives_fewer_choices_than_asked_has_finished_all_the_same(done: bool) -> None:
     call = recorder(**ALL, n=3)
-    relayed, held = run(call, [ROLE, HEL, FINISH] + [DONE] * done)
+    relayed, held = run(call, [ROLE, TEXT, FINISH] + [DONE] * done)
     assert (call.status, call.clean) == ("complete", True)
-    assert relayed + held == ROLE + HEL + FINISH + DONE * done
+    assert relayed + held == ROLE + TEXT + FINISH + DONE * done
 
 
 def test_a_break_before_the_finish_breaks_the_agents_stream() -> None:
     call = play(
         recorder(**ALL),
         engine.answers(200),
-        engine.sends(ROLE, HEL),
-        agent.gets(ROLE, HEL),
-        engine.sends(LO[:-1]),
+        engine.sends(ROLE, TEXT),
+        agent.gets(ROLE, TEXT),
+        engine.sends(MORE[:-1]),
         engine.breaks,
         committed,
         agent.gets_nothing,
@@ -122,8 +122,8 @@ def test_a_break_behind_the_finish_leaves_a_complete_call_and_no_clean_end() -> 
     call = play(
         recorder(**ALL),
         engine.answers(200),
-        engine.sends(ROLE, HEL, FINISH),
-        agent.gets(ROLE, HEL),
+        engine.sends(ROLE, TEXT, FINISH),
+        agent.gets(ROLE, TEXT),
         engine.breaks,
         committed,
         agent.gets(FINISH),
@@ -150,8 +150,8 @@ def test_a_limit_stops_a_running_reply() -> None:
     call = play(
         recorder(**ALL),
         engine.answers(200),
-        engine.sends(ROLE, HEL),
-        agent.gets(ROLE, HEL),
+        engine.sends(ROLE, TEXT),
+        agent.gets(ROLE, TEXT),
         lambda play: play.recorder.stopped("deadline_s"),
         committed,
         agent.gets_nothing,
@@ -165,8 +165,8 @@ def test_an_agent_that_leaves_before_the_finish_leaves_an_aborted_call() -> None
     call = play(
         recorder(**ALL),
         engine.answers(200),
-        engine.sends(ROLE, HEL),
-        agent.gets(ROLE, HEL),
+        engine.sends(ROLE, TEXT),
+        agent.gets(ROLE, TEXT),
         agent.leaves,
         committed,
         agent.gets_nothing,
@@ -180,8 +180,8 @@ def test_an_agent_that_leaves_at_the_finish_has_been_served_and_the_rest_is_read
     call = play(
         recorder(**ALL),
         engine.answers(200),
-        engine.sends(ROLE, HEL, FINISH),
-        agent.gets(ROLE, HEL),
+        engine.sends(ROLE, TEXT, FINISH),
+        agent.gets(ROLE, TEXT),
         agent.leaves,
         engine.sends(USAGE, DONE),
         agent.gets_nothing,
@@ -205,8 +205,8 @@ def test_an_aborted_stream_gets_no_end() -> None:
     call = play(
         recorder(**ALL),
         engine.answers(200),
-        engine.sends(ROLE, HEL),
-        agent.gets(ROLE, HEL),
+        engine.sends(ROLE, TEXT),
+        agent.gets(ROLE, TEXT),
         engine.sends(ABORT, USAGE, DONE),
         agent.gets_nothing,
         engine.ends,
@@ -278,8 +278,8 @@ def test_done_without_a_finish_waits_for_the_record_and_ends_cleanly() -> None:
     call = play(
         recorder(**ALL),
         engine.answers(200),
-        engine.sends(ROLE, HEL),
-        agent.gets(ROLE, HEL),
+        engine.sends(ROLE, TEXT),
+        agent.gets(ROLE, TEXT),
         engine.sends(DONE),
         agent.gets_nothing,
         engine.ends,
@@ -295,8 +295,8 @@ def test_a_finish_behind_an_error_waits_for_the_record_too() -> None:
     call = play(
         recorder(**ALL),
         engine.answers(200),
-        engine.sends(ERROR, HEL),
-        agent.gets(ERROR, HEL),
+        engine.sends(ERROR, TEXT),
+        agent.gets(ERROR, TEXT),
         engine.sends(FINISH),
         agent.gets_nothing,
         engine.ends,
@@ -309,7 +309,7 @@ def test_a_finish_behind_an_error_waits_for_the_record_too() -> None:
 
 def test_an_error_behind_the_finish_spoils_nothing() -> None:
     call = recorder(**ALL)
-    run(call, [ROLE, HEL, FINISH, ERROR])
+    run(call, [ROLE, TEXT, FINISH, ERROR])
     assert (call.status, call.error) == ("complete", None)
 
 
@@ -384,28 +384,28 @@ def test_engines_that_can_not_be_reached_or_break_off() -> None:
 def test_an_end_inside_an_event() -> None:
     """A last event that is whole counts, with or without its blank line; one that is not is left out."""
     call = recorder(**ALL)
-    relayed, held = run(call, [ROLE + HEL, FINISH + DONE[:-1]])
-    assert (relayed, held) == (ROLE + HEL, FINISH + DONE[:-1])
+    relayed, held = run(call, [ROLE + TEXT, FINISH + DONE[:-1]])
+    assert (relayed, held) == (ROLE + TEXT, FINISH + DONE[:-1])
     assert (call.status, call.clean) == ("complete", True)
     call = recorder(**ALL)
-    relayed, held = run(call, [ROLE + HEL, FINISH[:-2]])
-    assert (relayed, held, call.status) == (ROLE + HEL, FINISH[:-2], "complete")
+    relayed, held = run(call, [ROLE + TEXT, FINISH[:-2]])
+    assert (relayed, held, call.status) == (ROLE + TEXT, FINISH[:-2], "complete")
     call = recorder(**ALL)
-    relayed, held = run(call, [ROLE + HEL + FINISH + USAGE[:-9]])
-    assert (relayed, held, call.status) == (ROLE + HEL, FINISH, "complete")
+    relayed, held = run(call, [ROLE + TEXT + FINISH + USAGE[:-9]])
+    assert (relayed, held, call.status) == (ROLE + TEXT, FINISH, "complete")
     assert reader_of(call).undecoded == [f"the stream ended inside an event, after {len(USAGE) - 9} bytes of it"]
     # A CR that might have been half of a CR LF is a blank line when nothing more can come: the event was whole.
     call = recorder(**ALL)
     relayed, held = run(call, [ROLE + FINISH + b"data: oops\n\r"])
     assert (relayed, held) == (ROLE, FINISH + b"data: oops\n\r")
     call = recorder(**ALL)
-    relayed, held = run(call, [ROLE + HEL + FINISH[:-9]])
-    assert (relayed, held, call.status, call.clean) == (ROLE + HEL, b"", "aborted", False)
+    relayed, held = run(call, [ROLE + TEXT + FINISH[:-9]])
+    assert (relayed, held, call.status, call.clean) == (ROLE + TEXT, b"", "aborted", False)
 
 
 def test_comments_pass_as_comments() -> None:
     ping = b": ping\n\n"
-    named = b": x\nid: 1\nevent: message\n" + HEL
+    named = b": x\nid: 1\nevent: message\n" + TEXT
     play(
         recorder(**ALL),
         engine.answers(200),
@@ -486,7 +486,7 @@ def test_the_table_is_closed() -> None:
 
 EVENTS = {
     "role": ROLE,
-    "text": HEL,
+    "text": TEXT,
     "several": event(chunk(1, 2, 3, text="abc")),
     "silent": event(chunk(9)),
     "unscored": event(chunk(9, text="x", logprobs=False)),
@@ -497,13 +497,13 @@ EVENTS = {
     "done": DONE,
     "comment": b": ping\n\n",
     "empty": b"data:\n\n",
-    "crlf": HEL.replace(b"\n", b"\r\n"),
-    "cr": HEL.replace(b"\n", b"\r"),
-    "nan": HEL.replace(b"-0.5", b"NaN"),
+    "crlf": TEXT.replace(b"\n", b"\r\n"),
+    "cr": TEXT.replace(b"\n", b"\r"),
+    "nan": TEXT.replace(b"-0.5", b"NaN"),
     "garbage": b"data: {oops\n\n",
-    "named": b"event: x\nid: 3\n: c\n" + HEL,
+    "named": b"event: x\nid: 3\n: c\n" + TEXT,
     "newline": b"\n",
-    "half": HEL[: len(HEL) // 2],
+    "half": TEXT[: len(TEXT) // 2],
 }
 streams = st.lists(st.sampled_from(sorted(EVENTS)), max_size=10)
 clients = st.sampled_from([{"stream": True}, ALL, {"stream": True, "logprobs": True}, {"stream": True, "n": 2}])

@@ -24,11 +24,11 @@ from tests.playbook import (
     run,
 )
 
-ROLE, HEL, LO, FINISH, USAGE, DONE = STREAM
+ROLE, TEXT, MORE, FINISH, USAGE, DONE = STREAM
 
 # -- faults that users of such systems have met
 
-# What the cases call an end, and what we do. `truncated`: DESIGN's word for a reply without its finish is aborted.
+# What the cases call an end, and what we do. `truncated`: a reply that broke off is aborted.
 # `complete_unknown_finish`: [DONE] came, so the bytes pass and the end is clean, but a call without a finish is not
 # complete; the pair (aborted, clean) is told apart from (aborted, not clean).
 STATUSES = {"error": "error", "truncated": "aborted", "complete_unknown_finish": "aborted"}

@@ -27,7 +27,7 @@ ROLE = {"role": "assistant", "content": ""}
 
 
 def test_text_in_pieces() -> None:
-    assert assembled(ROLE, {"content": "Hel"}, {}, {"content": None}, {"content": "lo"}) == {
+    assert assembled(ROLE, {"content": "He"}, {}, {"content": None}, {"content": "llo"}) == {
         "role": "assistant",
         "content": "Hello",
     }
