@@ -29,14 +29,10 @@ class Canonical:
     def __repr__(self) -> str:
         return f"<Canonical {len(self._kept)} messages, room for {self._room} bytes>"
 
-    def known(self, name: bytes) -> bool:
-        """Tell whether the message with the digest `name` is kept (it may be gone by the next line)."""
-        return name in self._kept
-
     def read(self, name: bytes, raw: bytes | None) -> Message | None:
         """Return the canonical form of `raw`, whose digest is `name`; None if it has none.
 
-        `raw` may be None where `known` said so: raises `KeyError` if it has left meanwhile.
+        With None for `raw`, raises `KeyError` if the message isn't kept.
         """
         with self._lock:
             found = self._kept.get(name)
