@@ -59,8 +59,13 @@ def _sampled_in(facts: Flows, flow: Flow, read: list[str]) -> int | None:
 
 
 def _opening_in(facts: Flows, flow: Flow, read: list[str]) -> Flow | None:
+    """Return a conversation whose opening this one's prompt quotes, or is a part of (the task without what an agent
+    puts around it)."""
     for other in facts.flows:
-        if other.n != flow.n and other.last and any(quotes(text, other.last) for text in read):
+        if other.n == flow.n or not other.last:
+            continue
+        part = len(flow.last) >= CHARS and any(stands(flow.last, text) for text in other.opening)
+        if part or any(quotes(text, other.last) for text in read):
             return other
     return None
 

@@ -13,7 +13,7 @@ so facts are linear in what the calls add, and not in what their prompts repeat.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -44,7 +44,7 @@ def quotes(within: str, text: str) -> bool:
     text = text.strip()
     if stands(text, within):
         return True
-    return bool(text) and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", within) is not None
+    return bool(text) and text in within and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", within) is not None
 
 
 class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +154,10 @@ def _flows(forest: Forest) -> Iterator[Flow]:
     members: dict[int, set[int]] = {}
     for tree, root in zip(forest.trees, forest.roots, strict=True):
         members.setdefault(kept_for[root], set()).update(tree)
-    replies = {call.reply.digest for call in forest.calls.values() if call.reply is not None}
+    replies: dict[bytes, int] = {}
+    for call in forest.calls.values():
+        if call.reply is not None and call.ended is not None:
+            replies[call.reply.digest] = min(call.ended, replies.get(call.reply.digest, call.ended))
     carried: dict[int, list[int]] = {}
     for n, link in forest.links.items():
         for source in link.carries:
@@ -192,10 +195,10 @@ def _kept(forest: Forest, root: int) -> int:
     return root
 
 
-def _opening(call: Call, replies: set[bytes]) -> list[Message]:
+def _opening(call: Call, replies: Mapping[bytes, int]) -> list[Message]:
     opening = []
     for message in call.messages:
-        if message.role == "assistant" and message.digest in replies:
+        if message.role == "assistant" and replies.get(message.digest, call.arrived) < call.arrived:
             break
         if message.role == "user":
             opening.append(message)

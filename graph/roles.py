@@ -7,8 +7,9 @@ Rules, in the order in which they are asked; each reads the flow of data (`graph
    and only the result decides.
 2. *auxiliary*: no other request goes on from its reply, it made no tool call, and another conversation made tool calls
    or goes on from the same last message. One whose text a compaction carries over is a summary.
-3. *main*: what is left. Several with one opening are all main. Several openings are a tie, broken by the task's text,
-   then by headers, then by size; those that lose it are auxiliary.
+3. *main*: what is left. Several with one opening are all main, and so are the turns of an agent without a history,
+   each a root of its own. Several openings are a tie, broken by the task's text, then by headers, then by size; those
+   that lose it are auxiliary.
 4. A person's verdict overrules all of them, and is shown as evidence beside what the flow said.
 
 Theory: the first conversation of a rollout was started by nothing recorded, so rule 1 always leaves one that made a
@@ -43,7 +44,7 @@ RULES: dict[str, str] = {
     "short_limit": "probe: it asked for a few tokens only",
     "lost_tie": "auxiliary: another conversation was taken for main",
     "only_candidate": "main: the only conversation that is neither subagent nor auxiliary",
-    "same_opening": "main: several conversations begin with this opening",
+    "same_opening": "main: several conversations begin with this opening, or are turns of an agent without a history",
     "tie_task": "main: of several candidates, the one whose opening holds the task's text",
     "tie_headers": "main: of several candidates, the one that headers point to",
     "tie_size": "main: of several candidates, the largest",
@@ -73,6 +74,10 @@ PARENT_HINTS = (
     "x-claude-code-agent-id",
 )
 """Headers by which a harness, opencode 1.18, codex 0.171 and claude-code 2.1 mark a subagent's calls."""
+
+
+PER_TURN = 3
+"""From so many single calls of one agent on, each a root: two may be a draw repeated; three are a habit."""
 
 
 class Tie(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,10 +141,16 @@ def judge(forest: Forest) -> Judged:
     facts = Flows(forest)
     verdicts: dict[int, Verdict] = {}
     for flow in facts.flows:
-        found = _subagent(facts, flow) or _auxiliary(facts, flow)
-        if found is not None:
+        if (found := _subagent(facts, flow)) is not None:
             verdicts[flow.n] = found
-    tie = _main(facts, [flow for flow in facts.flows if flow.n not in verdicts], verdicts)
+    turns = _turns(facts, [flow for flow in facts.flows if flow.n not in verdicts])
+    acting = {turns[flow.n] for flow in facts.flows if flow.n in turns and flow.uses_tools}
+    for flow in facts.flows:
+        if flow.n in verdicts or turns.get(flow.n) in acting:
+            continue
+        if (found := _auxiliary(facts, flow)) is not None:
+            verdicts[flow.n] = found
+    tie = _main(facts, [flow for flow in facts.flows if flow.n not in verdicts], verdicts, turns)
     for flow in facts.flows:
         if verdicts[flow.n].role == "auxiliary":
             verdicts[flow.n].kind, shown = kind_of(facts, flow)
@@ -243,11 +254,27 @@ def _auxiliary(facts: Flows, flow: Flow) -> Verdict | None:
 # -- main -------------------------------------------------------------------------------------------------------------
 
 
-def _main(facts: Flows, candidates: list[Flow], verdicts: dict[int, Verdict]) -> Tie | None:
+def _turns(facts: Flows, flows: list[Flow]) -> dict[int, object]:
+    """Name, for each conversation that is one turn of an agent without a history, the agent: its tools and system text.
+
+    Such an agent puts what happened into its next prompt in its own words, so nothing goes on from anything.
+    """
+    agents: dict[object, list[int]] = {}
+    for flow in flows:
+        if not flow.goes_on:
+            call = facts.forest.calls[flow.root]
+            system = tuple(message.digest for message in call.messages if message.role == "system")
+            agents.setdefault((call.tools, system), []).append(flow.n)
+    return {n: agent for agent, numbers in agents.items() if len(numbers) >= PER_TURN for n in numbers}
+
+
+def _main(
+    facts: Flows, candidates: list[Flow], verdicts: dict[int, Verdict], turns: Mapping[int, object]
+) -> Tie | None:
     """Choose main among what is left, and give the rest their verdicts."""
     groups: dict[object, list[Flow]] = {}
     for flow in candidates:
-        groups.setdefault(_alike(facts, flow), []).append(flow)
+        groups.setdefault(turns.get(flow.n) or _alike(facts, flow), []).append(flow)
     left = list(groups.values())
     rule = "only_candidate" if len(candidates) == 1 else "same_opening"
     tie = None
@@ -283,16 +310,20 @@ def _broken(facts: Flows, groups: list[list[Flow]]) -> tuple[list[list[Flow]], s
     if len(with_task) == 1:
         return with_task, "task"
     groups = with_task or groups
-    pointed = [group for group in groups if all(_pointed_at(facts, flow) for flow in group)]
-    if len(pointed) == 1:
-        return pointed, "headers"
-    groups = pointed or groups
+    claims = [min(_claim(facts, flow) for flow in group) for group in groups]
+    groups = [group for group, claim in zip(groups, claims, strict=True) if claim == max(claims)]
+    if len(groups) == 1:
+        return groups, "headers"
     return [max(groups, key=lambda group: (max(flow.size for flow in group), -group[0].root))], "size"
 
 
-def _pointed_at(facts: Flows, flow: Flow) -> bool:
+def _claim(facts: Flows, flow: Flow) -> int:
+    """Return what headers say of a conversation: 1 that it is main, -1 that it is not, 0 nothing."""
     call = facts.forest.calls[flow.root]
-    return call.hints.get(ROLE_HINT, "main") == "main" and parent_hint(call) is None
+    role = call.hints.get(ROLE_HINT)
+    if parent_hint(call) is not None or role not in (None, "main"):
+        return -1
+    return 0 if role is None else 1
 
 
 # -- finish -----------------------------------------------------------------------------------------------------------

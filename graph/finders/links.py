@@ -8,10 +8,7 @@ from collections.abc import Iterable, Iterator
 from graph.drift import THRESHOLD
 from graph.finders.statements import make
 from graph.records import Drift, Finding
-from graph.roles import Judged
-
-PER_TURN = 3
-"""From so many single calls of main on, each a root: two may be a draw repeated; three are a habit."""
+from graph.roles import PER_TURN, Judged
 
 
 def find(judged: Judged) -> Iterator[Finding]:

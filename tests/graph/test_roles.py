@@ -310,3 +310,45 @@ def test_a_header_beside_the_data_flow_is_shown():
     graph = tape.graph()
     assert rules(graph, 1) == ["prompt_in_arguments", "reply_in_result", "session_hint"]
     assert "role_hint_disagrees" not in codes(graph)
+
+
+def test_turns_of_an_agent_without_a_history_are_all_main():
+    """Each prompt tells what happened in the agent's own words. The last turn has no tool call."""
+    tape = Tape()
+    for turn in range(3):
+        asks = assistant("", ("bash", {"command": f"step {turn}"}), ids=f"turn{turn}")
+        seen = f"{TASK} So far {turn} steps were taken."
+        tape.say([system("You work."), user(seen)], asks if turn < 2 else assistant("Done."), tools=("bash",))
+    tape.say([system("You name."), user(TASK)], assistant("Passing tests"))
+    graph = tape.graph()
+    assert roles(graph) == [("main", None)] * 3 + [("auxiliary", "title")]
+    assert codes(graph)["per_turn_roots"] == (0, 1, 2)
+    assert "ambiguous_main" not in codes(graph)
+
+
+def test_many_questions_beside_a_main_conversation_are_not_its_turns():
+    tape = Tape()
+    opening = [system("You work."), user(TASK)]
+    asks = assistant("", ("bash", {"command": "ls"}))
+    tape.say(opening, asks, tools=("bash",))
+    for step in range(4):
+        tape.say([system("You judge."), user(f"Is step {step} safe?")], assistant("Yes."))
+    tape.say([*opening, asks, result("a", asks)], assistant("Done."), tools=("bash",))
+    assert roles(tape.graph()) == [("main", None)] + [("auxiliary", "other")] * 4
+
+
+def test_a_header_that_claims_main_breaks_a_tie():
+    tape = two_tasks()
+    tape.calls[0] = replace(tape.calls[0], hints={"x-treering-role": "main"})
+    assert roles(tape.graph()) == [("main", None), ("auxiliary", "other")]
+
+
+def test_an_agent_s_own_words_that_are_sampled_later_end_no_opening():
+    """A greeting put in by the agent stands before the task; that the model says the same later changes nothing."""
+    tape = Tape()
+    greeting = [user("This is the setting."), assistant("Got it.")]
+    asks = assistant("", ("bash", {"command": "ls"}))
+    tape.say([*greeting, user(TASK)], asks, tools=("bash",))
+    tape.say([system("You name."), user(TASK)], assistant("Got it."))
+    tape.say([*greeting, user(TASK), asks, result("a", asks)], assistant("Done."), tools=("bash",))
+    assert roles(tape.graph()) == [("main", None), ("auxiliary", "title")]
