@@ -34,19 +34,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     eval_level: Level | None = None
 
 
-def _rows(*rows: Row) -> dict[str, Row]:
-    return {row.code: row for row in rows}
-
-
-TABLE: dict[str, Row] = _rows(
+_ROWS = (
     # -- capture: was everything recorded? ---------------------------------------------------------------------------
     Row(
         code="no_calls",
         level="error",
         text="The rollout was closed without a model call.",
         means="No request with this rollout's secret reached the data plane.",
-        do="See `near`: a lost tunnel, an engine that was down, calls with another secret. If it is empty, the agent "
-        "was started with another base URL or key, or never started.",
+        do="See `near`. If it is empty, the agent was started with another base URL or key, or never started.",
         data=(("near", "codes of this rollout's notices that may explain it"),),
     ),
     Row(
@@ -332,7 +327,7 @@ TABLE: dict[str, Row] = _rows(
     Row(
         code="truncated_reply",
         level="warn",
-        text="{count} reply(ies) were cut by length.",
+        text="{count} call(s) were cut by length.",
         means="The engine stopped at the limit of output tokens; trained as far as they go, and flagged.",
         do="Raise `max_output_tokens` or the engine's context length if this was not meant.",
     ),
@@ -347,14 +342,14 @@ TABLE: dict[str, Row] = _rows(
     Row(
         code="undelivered_calls",
         level="warn",
-        text="{count} finished reply(ies) never reached the agent.",
+        text="The finished replies of {count} call(s) never reached the agent.",
         means="The client had closed before the end; not trained.",
         do="Time limits of the agent or of what stands between.",
     ),
     Row(
         code="delivery_unknown",
         level="warn",
-        text="{count} finished reply(ies) may not have reached the agent.",
+        text="The finished replies of {count} call(s) may not have reached the agent.",
         means="The process died between the record and the mark of delivery, and no later call shows their use.",
         do="They are left out.",
     ),
@@ -401,3 +396,5 @@ TABLE: dict[str, Row] = _rows(
         source="notice",
     ),
 )
+
+TABLE: dict[str, Row] = {row.code: row for row in _ROWS}
