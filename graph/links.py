@@ -18,8 +18,8 @@ Two things that the rules leave to be said
   last turn all the same, by drift: "not exact" is said of the call whose reply the request carries. Else drift would be
   seen in first turns alone, and a turn that drifts would look like a branch that nobody went on with.
 - What was sampled of an aborted reply may be a prefix of what its retry sampled, so that ids alone would prove the
-  aborted call used when its retry was. Where there are messages they have to agree: the message in the reply's place
-  is that reply, and no delivered call with the same prompt said the same.
+  aborted call used when its retry was. Where there are messages they are asked: the message in the reply's place must
+  not be another call's reply, nor what a delivered call with the same prompt said too.
 
 Costs. An exact link takes a few steps in the trie and a look at the last messages. Other links take besides a look at
 the messages behind the reply that is found. Replies are found by what they are known by, never by going through calls.
@@ -103,9 +103,11 @@ class Linker:
         if before.sampled_ids is None or not self._replies.usable(n, call):
             return False
         place = len(before.messages)
-        if self._replies.delivered(n) is True or before.reply is None or place == 0 or not call.messages:
+        if self._replies.delivered(n) is True or before.reply is None or not 0 < place < len(call.messages):
             return True
-        return place < len(call.messages) and equal(call.messages[place], before.reply)
+        message = call.messages[place]
+        said = (m for m in self._replies.saying_this(message) if m != n and self._replies.usable(m, call))
+        return equal(message, before.reply) or next(said, None) is None
 
     def _nearer(self, carried: int, exact: int, call: Call) -> bool:
         """Say if the call whose reply is carried is nearer than the one whose ids are."""

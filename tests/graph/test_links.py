@@ -37,21 +37,14 @@ def respelled(message: Chat) -> Chat:
     return message | {"tool_calls": calls}
 
 
-def three_turns(tape: Tape, *, echo_first=lambda m: m, echo_second=lambda m: m) -> None:
-    first, second = (assistant("", ("bash", {"command": c}), ids=c) for c in ("ls", "cat"))
-    tape.say(TASK, first, tools=TOOLS)
-    history = [*TASK, echo_first(first), result("a b", first)]
-    tape.say(history, second, tools=TOOLS)
-    tape.say(
-        [*TASK, echo_first(first), result("a b", first), echo_second(second), result("c", second)], assistant("Done.")
-    )
-
-
 def test_a_conversation_whose_ids_come_back_is_a_chain():
     tape = Tape()
-    three_turns(tape)
-    tape.calls[2] = tape.calls[2]
-    assert hangs(tape)[:2] == [("root", None), ("exact", 0)]
+    ask, then = (assistant("", ("bash", {"command": command}), ids=command) for command in ("ls", "cat"))
+    history = [*TASK, ask, result("a b", ask)]
+    tape.say(TASK, ask)
+    tape.say(history, then)
+    tape.say([*history, then, result("c", then)], assistant("Done."))
+    assert hangs(tape) == [("root", None), ("exact", 0), ("exact", 1)]
 
 
 def test_drift_in_the_first_turn_hangs_on_it():
@@ -147,6 +140,16 @@ def test_ids_prove_an_aborted_call_used():
     tape.say([*TASK, said, result("x", said)], assistant("Done."))
     assert hangs(tape) == [("root", None), ("exact", 0)]
     assert forest(tape).proved == {0}
+
+
+def test_what_an_agent_trims_of_a_half_reply_takes_no_proof_away():
+    tape = Tape()
+    half = assistant("I will look ")
+    tape.say(TASK, half, sampled=body(half, thinking=True), status="aborted", delivered=False)
+    trimmed = [*TASK, assistant("I will look"), user("Go on.")]
+    ids = [*render([*TASK], (), "never"), *body(half, thinking=True), END]
+    tape.say(trimmed, assistant("Done."), prompt_ids=np.array(ids, np.int32))
+    assert hangs(tape) == [("root", None), ("exact", 0)]
 
 
 def test_the_first_ids_of_a_retry_prove_nothing_of_the_try_before():
