@@ -84,7 +84,8 @@ def example(schema: Any, root: Any = None, depth: int = 0) -> Any:
     if isinstance(schema.get("enum"), list) and schema["enum"]:
         return schema["enum"][0]
     if isinstance(schema.get("$ref"), str):
-        return example(_resolve(root, schema["$ref"]), root, depth + 1)
+        # A reference counts double and more: one that leads back to itself branches at every step.
+        return example(_resolve(root, schema["$ref"]), root, depth + _DEPTH // 4)
     for key in ("anyOf", "oneOf", "allOf"):
         if isinstance(schema.get(key), list) and schema[key]:
             return example(schema[key][0], root, depth + 1)
@@ -115,6 +116,6 @@ def _bound(value: Any, otherwise: int = 0) -> int:
 
 
 def _resolve(root: Any, reference: str) -> Any:
-    for name in reference.removeprefix("#/").split("/"):
+    for name in filter(None, reference.removeprefix("#").split("/")):
         root = root.get(name) if isinstance(root, dict) else None
     return root

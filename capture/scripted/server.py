@@ -64,6 +64,8 @@ class ScriptedEngine:
         self._pace_s = pace_s
         self._api_key = api_key
         self._runner: web.AppRunner | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def __repr__(self) -> str:
         return f"ScriptedEngine({self.model!r}, {self.running} running)"
@@ -90,6 +92,10 @@ class ScriptedEngine:
         bound = runner.addresses[0]
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         return f"http://{shown}:{bound[1]}"
+
+    async def idle(self) -> None:
+        """Wait until no chat request runs: what a client has left is dropped by then, and counted in `left`."""
+        await self._idle.wait()
 
     async def close(self) -> None:
         """Stop listening and drop what runs. May be called twice."""
@@ -179,6 +185,7 @@ class ScriptedEngine:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         self.running += 1
+        self._idle.clear()
         try:
             data = decode_json(await request.read(), request.headers.get("Content-Type", ""))
             asked = self.model.parse(data)
@@ -188,6 +195,8 @@ class ScriptedEngine:
             raise
         finally:
             self.running -= 1
+            if not self.running:
+                self._idle.set()
         self.served += 1
         return response
 

@@ -1,7 +1,7 @@
 """Requests whose answers show the whole of vLLM's wire, as data: for the engine itself and for its stand-in.
 
 Each has the name of the recorded exchange in tests/fixtures/vllm_wire/ that it reproduces. The tiny random model under
-vLLM samples what it samples; what the scripted engine is to sample in the same place is said by `script`, a rules file's
+vLLM samples what it samples; what the scripted engine is to sample in its place is said by `script`, a rules file's
 data, so that both replies take one course: cut inside the thinking, a call, an end token.
 
 Ids differ between the two vocabularies. A `Token` stands for one token in both and is resolved by `body_for`.

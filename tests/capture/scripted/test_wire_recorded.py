@@ -127,7 +127,7 @@ async def test_without_the_flags_a_stream_says_null_where_vllm_does():
     (request,) = [request for request in REQUESTS if request.name == "22-think-s"]
     body = {key: value for key, value in request.body.items() if key not in ("return_token_ids", "logprobs")}
     got, _ = await ask(WireRequest(name="no flags", body=body, script=request.script))
-    # As vLLM 0.32 writes them: the keys are set, to nothing, so its serialiser keeps them; what shows nothing is not sent.
+    # As vLLM 0.32 writes them: its serialiser keeps keys set to nothing. A chunk that shows nothing is not sent.
     chunks = [chunk for kind, chunk in events(got) if kind != "[DONE]"]
     assert [kind for kind, _ in events(got)][:2] == ["role", "reasoning"]
     assert "empty" not in [kind for kind, _ in events(got)]
