@@ -44,6 +44,7 @@ class _Front(msgspec.Struct, frozen=True, kw_only=True):
 
     # Replies that can be summaries: before any history, in a user message or as a message without its own opening.
     summaries: tuple[int, ...]
+    spoken: tuple[int, ...]
     # The user messages that carry them.
     carriers: tuple[str, ...]
     # Replies carried behind those in user messages, and as messages with their own opening.
@@ -63,16 +64,20 @@ class Trees:
         self._parent: dict[int, int] = {}
         # Strings in the arguments of each call's tool calls.
         self._arguments: list[tuple[int, tuple[str, ...]]] = []
+        # Roots of trees that made a summary for another: they are not gone on with, though the next summary is asked for
+        # with the same system text and shows what was said since.
+        self._spent: set[int] = set()
         # User message → texts of replies that stood in it when it was first looked at.
         self._inside: dict[bytes, tuple[str, ...]] = {}
 
-    def add(self, call: Call, parent: int | None) -> None:
-        """Put a call into its parent's tree, or into one of its own."""
+    def add(self, call: Call, parent: int | None, carries: Sequence[int] = ()) -> None:
+        """Put a call into its parent's tree, or into one of its own; `carries` are the calls whose text it brings."""
         root = call.n if parent is None else self.root[parent]
         self.root[call.n] = root
         if parent is not None:
             self._parent[call.n] = parent
         self.members.setdefault(root, []).append(call.n)
+        self._spent |= {self.root[n] for n in carries} - {root}
         self._tools.setdefault(root, set()).add(call.tools)
         if call.reply is not None and call.reply.tool_calls:
             found = (text for tool_call in call.reply.tool_calls for text in strings(tool_call.arguments))
@@ -93,18 +98,20 @@ class Trees:
         if carried is not None and replies.opening(call.messages) == replies.opening_of(carried):
             return None
         front = self._front(call)
-        if not front.summaries or self._commissioned(call, front.carriers):
+        if not (front.summaries or front.spoken) or self._commissioned(call, front.carriers):
             return None
         found: dict[int, tuple[int, int, Compaction]] = {}
         for root, members in self.members.items():
-            if not self._same_tools(call, root):
+            if root in self._spent or not self._same_tools(call, root):
                 continue
             usable = [n for n in members if replies.parent_by_message(n, call)]
             last = max(usable, key=lambda n: (replies.calls[n].ended or 0, n), default=None)
             if last is None or not (call.tools or self._same_start(call, root, last)):
                 continue
-            read = {n: self._had_read(n, root, last) for n in front.summaries}
-            if score := max(read.values()):
+            # A conversation's own reply, said again, is a turn that was kept.
+            can_be = [*front.summaries, *(n for n in front.spoken if self.root[n] != root)]
+            read = {n: self._had_read(n, root, last) for n in can_be}
+            if score := max(read.values(), default=0):
                 more = [*front.quoted, *(n for n in front.said if self.root[n] != root)]
                 carries = {n for n in read if read[n]} | {n for n in more if self._had_read(n, root, None)}
                 continued = Compaction(parent=last, carries=tuple(sorted(carries)))
@@ -116,6 +123,7 @@ class Trees:
     def _front(self, call: Call) -> _Front:
         replies = self._replies
         summaries: dict[str, list[int]] = {}
+        spoken: list[int] = []
         carriers: list[str] = []
         quoted: dict[str, list[int]] = {}
         said: list[int] = []
@@ -136,10 +144,11 @@ class Trees:
                     break
                 standing = [n for n in by if replies.opening_stands(n, call.messages, place)]
                 said += standing
-                if not standing and len(message.text.strip()) >= CARRIED_CHARS:
-                    summaries.setdefault(message.text.strip(), []).extend(by)
+                if not standing and not message.tool_calls and len(message.text.strip()) >= CARRIED_CHARS:
+                    spoken += by
         return _Front(
             summaries=_outermost(summaries),
+            spoken=tuple(sorted(spoken)),
             carriers=tuple(carriers),
             quoted=_outermost(quoted),
             said=tuple(sorted(said)),

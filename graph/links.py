@@ -71,7 +71,7 @@ class Linker:
             if link.kind == "exact" and self._replies.delivered(link.parent) is not True:
                 self._replies.proved.add(link.parent)
         self._replies.add(call)
-        self._trees.add(call, link.parent)
+        self._trees.add(call, link.parent, link.carries)
 
     def _link(self, call: Call, exact: int | None, found: tuple[int, int] | None) -> Link:
         carried = None if found is None else found[0]

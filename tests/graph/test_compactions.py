@@ -55,6 +55,20 @@ def test_a_summary_inside_a_user_message_with_turns_kept_behind_it():
     assert links(tape)[1:] == [("exact", 0, ()), ("root", None, ()), ("compaction", 1, (2,))]
 
 
+def test_a_kept_turn_with_a_long_text_is_carried_by_nothing():
+    tape = Tape()
+    history = begin(tape)
+    tape.say([system("You summarise."), transcript(history)], assistant(SUMMARY))
+    after = [SYSTEM, user("What did we do so far?"), assistant(SUMMARY), user("Continue.")]
+    then = assistant("I will run all of the tests now.", ("bash", {"command": "pytest -q"}), ids="then")
+    tape.say(after, then, tools=TOOLS)
+    ran = [then, result("1 failed", then)]
+    later = "All but one test pass now, the one on empty input."
+    tape.say([system("You summarise."), transcript([*after, *ran])], assistant(later))
+    tape.say([SYSTEM, user(f"<summary>{later}</summary>"), TASK, *ran], assistant("Done."), tools=TOOLS)
+    assert links(tape)[2:] == [("compaction", 0, (1,)), ("root", None, ()), ("compaction", 2, (3,))]
+
+
 def test_a_summary_asked_for_inside_the_conversation():
     tape = Tape()
     history = begin(tape)
