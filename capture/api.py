@@ -227,7 +227,7 @@ class _Api:
         who = engine.identity
         form = {
             "name": engine.name,
-            "kind": engine.adapter.kind,
+            "kind": engine.kind,
             "url": engine.url,
             "version": who.version if who else None,
             "models": list(who.models) if who else [],

@@ -122,7 +122,9 @@ class Appliance:
 
     async def _start_engine(self) -> Engine:
         kind, url = await self._locate_engine()
-        engine = Engine(_ADAPTERS[kind](), url, key=self._engine_key(kind))
+        # The scripted engine speaks vLLM's wire, so vLLM's adapter reads it.
+        adapter = _ADAPTERS["vllm" if kind == "scripted" else kind]()
+        engine = Engine(adapter, url, key=self._engine_key(kind), kind=kind)
         await engine.open()
         try:
             await self._identify(engine)
@@ -158,8 +160,7 @@ class Appliance:
                 self._scripted = ScriptedEngine(load_rules(Path(where)) if where else None)
             except (OSError, ValueError) as error:
                 raise UsageError(f"The rules in {where} can't be used: {error}") from error
-            # It speaks vLLM's wire, so vLLM's adapter reads it.
-            return "vllm", await self._scripted.start()
+            return kind, await self._scripted.start()
         assert where is not None
         return kind, where
 

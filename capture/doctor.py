@@ -240,7 +240,7 @@ def _rules(where: str | None) -> Check:
 async def _answers(engine: Engine, settings: Settings) -> list[Check]:
     who = await engine.identify()
     models = ", ".join(who.models) or "no model"
-    told = f"{engine.adapter.kind} {who.version or '(no version)'} at {engine.url}, serving {models}"
+    told = f"{engine.kind} {who.version or '(no version)'} at {engine.url}, serving {models}"
     if settings.model is not None and settings.model not in who.models:
         todo = "is it the right engine? --model must be one that it serves"
         return [_fail("engine", f"{told}; expected {settings.model}", todo)]

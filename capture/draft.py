@@ -69,11 +69,22 @@ class Draft:
             return "stopped"
         return self.recorder.status if self.recorder is not None else "running"
 
+    def _status_of(self, choice: Choice) -> Status:
+        """A choice that finished is complete even where another was broken off."""
+        if self.failure is not None or self.recorder is None or choice.reply is None:
+            return self.status
+        return self.recorder.status_of(choice)
+
     @property
     def numbers(self) -> list[int]:
         """The numbers of the choices that brought anything; the first's when none did."""
         choices = self.reader.choices() if self.reader is not None else []
         return [self.n + choice.index for choice in choices] or [self.n]
+
+    @property
+    def _first_token_ms(self) -> float | None:
+        at = self.recorder.first_token_ms if self.recorder is not None else None
+        return None if at is None else round(at, 3)
 
     def fail(self, error: TreeringError, *, status: Status = "error") -> None:
         """End the call with an error instead of a reply."""
@@ -96,12 +107,14 @@ class Draft:
 
         `ended` is a reading of the rollout's counter.
         """
-        self.ended_ms = (time.monotonic() - self.start) * 1000
+        self.ended_ms = round((time.monotonic() - self.start) * 1000, 3)
         choices = (self.reader.choices() if self.reader is not None else []) or [Choice(index=0)]
         exchange = self._exchange()
         return [
             Record(
-                call=self._call(choice, self.status, ended=ended, ended_ms=self.ended_ms, delivered=delivered),
+                call=self._call(
+                    choice, self._status_of(choice), ended=ended, ended_ms=self.ended_ms, delivered=delivered
+                ),
                 exchange=exchange,
                 delta=delta,
             )
@@ -121,7 +134,7 @@ class Draft:
             "streamed": self.request.streamed if self.request else False,
             "prompt": None if prompt is None else int(prompt.size),
             "sampled": sum(int(one.sampled_ids.size) for one in choices if one.sampled_ids is not None),
-            "first_token_ms": self.recorder.first_token_ms if self.recorder else None,
+            "first_token_ms": self._first_token_ms,
             "ended_ms": self.ended_ms,
         }
 
@@ -160,7 +173,7 @@ class Draft:
             hints=self.hints,
             started_at=self.started_at,
             queued_ms=self.queued_ms,
-            first_token_ms=self.recorder.first_token_ms if self.recorder else None,
+            first_token_ms=self._first_token_ms,
             ended_ms=ended_ms,
         )
 

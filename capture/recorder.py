@@ -119,6 +119,8 @@ class Recorder:
         self._answer_status: int | None = None
         self._finished: dict[int, str] = {}
         self._held: list[bytes] = []
+        # The held finish: its place, the event, and the client's data of it.
+        self._finish: tuple[int, sse.Event, bytes] | None = None
         self._n_relayed = 0
         # The state that the engine's side ended in, and the step that ended it.
         self._last: tuple[State, Step] | None = None
@@ -291,6 +293,11 @@ class Recorder:
             self._note(seen)
             if seen.data is not event.data:
                 raw = sse.with_data(event, seen.data)
+            if seen.moved and self._finish is not None:
+                at, finish, data = self._finish
+                self._held[at] = sse.with_data(finish, rawjson.join(rawjson.split(data) | seen.moved))
+            if seen.finished and seen.data is not None and self.state in _HOLDING:
+                self._finish = len(self._held), event, seen.data
         if self.state in _HOLDING:
             self._held.append(raw)
             return b""

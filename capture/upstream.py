@@ -42,9 +42,13 @@ _AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 class Engine:
     """One engine: where it is, who it says it is, and what the probe made of it."""
 
-    def __init__(self, adapter: Adapter, url: str, *, key: str | None = None) -> None:
-        """`url` is the engine's root, with or without `/v1`; `key` goes to this engine only and is never printed."""
+    def __init__(self, adapter: Adapter, url: str, *, key: str | None = None, kind: str | None = None) -> None:
+        """`url` is the engine's root, with or without `/v1`; `key` goes to this engine only and is never printed.
+
+        `kind` names it where that differs from the adapter's: the scripted engine is read by vLLM's.
+        """
         self.adapter = adapter
+        self.kind = kind or adapter.kind
         root = url.rstrip("/")
         self.url = root[:-3].rstrip("/") if root.endswith("/v1") else root
         self._key = key
@@ -64,7 +68,7 @@ class Engine:
     @property
     def name(self) -> str:
         """The engine's kind and address, as calls and people name it."""
-        return f"{self.adapter.kind}={self.url}"
+        return f"{self.kind}={self.url}"
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -181,7 +185,7 @@ class Engine:
         except EngineError:
             version = None
         self.identity = Identity(
-            kind=self.adapter.kind,
+            kind=self.kind,
             url=self.url,
             version=version if isinstance(version, str) else None,
             models=tuple(card["id"] for card in cards),

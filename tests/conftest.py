@@ -9,6 +9,13 @@ import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Two noisy cores: how long an example takes says nothing, and a failure must come back on the next run.
+settings.register_profile("treering", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+# By hand, for a longer look: HYPOTHESIS_PROFILE=long.
+settings.register_profile("long", settings.get_profile("treering"), derandomize=False, max_examples=2_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "treering"))
 
 # Fixtures that hand out a real program.
 REAL_FIXTURES = frozenset({"vllm", "opencode"})

@@ -43,7 +43,7 @@ class Plane:
         self.nonce = "n0"
         self.store = open_store(self.settings.store, durability="none")
         self.engine = SimpleNamespace(
-            name="vllm=http://e", url="http://e", adapter=SimpleNamespace(kind="vllm"), tier="train", tier_reason="ids",
+            name="vllm=http://e", url="http://e", kind="vllm", tier="train", tier_reason="ids",
             logprobs_mode="raw", healthy=True, reason="", in_flight=0, check=_looked,
             identity=Identity(kind="vllm", url="http://e", version="0.32.0", models=("tiny",), max_model_len=2048),
         )  # fmt: skip

@@ -50,6 +50,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     done: bool = False
     # Sampled ids came with it.
     sampled: bool = False
+    # Fields, raw, of an event that is capture's alone which the engine would else have put on the finish.
+    moved: dict[str, bytes] = {}
 
 
 class Reader(Protocol):

@@ -33,6 +33,11 @@ from graph.records import IntArray
 _FLAGS = (None, NULL, b"true", b"false")
 
 
+# What vLLM puts on the last chunk with a finish, unless usage is asked for: then on the chunk with usage instead
+# (chat_completion/serving.py, 0.32.0).
+_ON_THE_FINISH = ("system_fingerprint",)
+
+
 class Vllm:
     """The adapter `vllm`."""
 
@@ -153,7 +158,7 @@ class VllmReader:
         usage = top.get("usage", NULL)
         if "usage" in top and not self._asked.usage:
             if choices == [] and usage != NULL:
-                return Seen(data=None)
+                return Seen(data=None, moved={name: top[name] for name in _ON_THE_FINISH if name in top})
             del top["usage"]
             edited = True
         finished: list[tuple[int, str]] = []

@@ -123,6 +123,10 @@ class Store(Protocol):
         """Why the store can't be written at present (a sentence), or None."""
 
     @property
+    def recovered(self) -> tuple[tuple[str, int], ...]:
+        """The calls (rollout, n) that were running when the last process died; known after `open`."""
+
+    @property
     def where(self) -> str:
         """The store's address without secrets, for people."""
 
@@ -136,7 +140,8 @@ class Store(Protocol):
         """Add rollouts, all or none.
 
         With `key` (an Idempotency-Key, a space, and a digest of its body) the `answer` is kept for an hour.
-        Raises `ClientError` `id_taken` (409) naming the id.
+        Raises `ClientError`: `id_taken` (409) naming the id, `idempotency_key_raced` (409) if the key was answered
+        since it was looked up, `idempotency_key_reused` (422) if that was for another body.
         """
 
     async def answered(self, key: str, body: str) -> bytes | None:
@@ -149,7 +154,8 @@ class Store(Protocol):
 
     async def by_secret(self, digest: bytes) -> tuple[Entry, Literal["agent", "tools"]] | None: ...
 
-    async def page(self, query: Query) -> Page: ...
+    async def page(self, query: Query) -> Page:
+        """Return a page of rollouts. Raises `ClientError` `bad_cursor` (400)."""
 
     async def change(self, rollout: str, changes: Mapping[str, Any]) -> Entry | None:
         """Set fields of the stored `Rollout` (by name); return the entry as changed, None if there is none such."""
