@@ -64,8 +64,8 @@ class Trees:
         self._parent: dict[int, int] = {}
         # Strings in the arguments of each call's tool calls.
         self._arguments: list[tuple[int, tuple[str, ...]]] = []
-        # Roots of trees that made a summary for another: they are not gone on with, though the next summary is asked for
-        # with the same system text and shows what was said since.
+        # Roots of trees that made a summary for another. They are not gone on with, though the next summary is asked
+        # for with the same system text, and shows what was said since.
         self._spent: set[int] = set()
         # User message → texts of replies that stood in it when it was first looked at.
         self._inside: dict[bytes, tuple[str, ...]] = {}
