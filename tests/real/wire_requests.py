@@ -41,6 +41,8 @@ class WireRequest:
     script: dict[str, Any] = field(default_factory=dict)
     # The server's own key, where it has one.
     api_key: str | None = None
+    # What vLLM must be started with, beyond the flags of engine_vllm.
+    flags: tuple[str, ...] = ()
 
 
 _TOKENISER = Tokeniser()
@@ -74,6 +76,8 @@ def _says(**reply: Any) -> dict[str, Any]:
 ASK = [{"role": "user", "content": "Say hi in one word."}]
 # What a model says that never stops thinking, and is cut.
 RAMBLE = " and so the thought goes on from one word to the next word, without an end that anyone has seen so far" * 4
+# A character that is sampled byte by byte: two tokens that show nothing, as the random model has some too.
+STRAY = " and then 漢"
 BASE: dict[str, Any] = {
     "model": MODEL,
     "messages": ASK,
@@ -198,7 +202,7 @@ def _tools() -> list[WireRequest]:
                 "stream": stream,
                 "chat_template_kwargs": {"enable_thinking": thinking},
             },
-            script=_says(raw=RAMBLE if thinking or label == "auto" else half),
+            script=_says(raw=STRAY + RAMBLE if thinking else RAMBLE if label == "auto" else half),
         )
         for label, choice in (("auto", "auto"), ("named", named), ("required", "required"))
         for stream in (False, True)
@@ -228,7 +232,8 @@ def _tools() -> list[WireRequest]:
 
 def _thinking() -> list[WireRequest]:
     requests = []
-    # To sample its think tags the server needs {"enable_in_reasoning": true} among its structured-output settings.
+    # So that the constraint, and with it the think tags, covers the reasoning too.
+    in_reasoning = ("--structured-outputs-config", '{"enable_in_reasoning": true}')
     biased = {
         **BASE,
         "max_tokens": 60,
@@ -248,6 +253,7 @@ def _thinking() -> list[WireRequest]:
                 name=f"22-think-{suffix}",
                 body={**biased, "stream": stream},
                 script=_says(raw="<think>\nmany words\n</think>\n\nand an answer", end="<|endoftext|>"),
+                flags=in_reasoning,
             ),
             WireRequest(
                 name=f"22-think-regex-{suffix}",
