@@ -1,0 +1,28 @@
+"""`bin/bench NAME …`: find the measurement and run it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+
+MEASUREMENTS = {
+    "overhead": "what Treering adds to a call, beside no proxy and a bare one",
+    "graph": "bytes per distinct token, time per append",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one measurement with the rest of the words; return its exit code, 2 for an unknown name."""
+    name = argv[0] if argv else ""
+    if name not in MEASUREMENTS:
+        wanted = name in ("-h", "--help")
+        lines = "".join(f"  {each:<10} {what}\n" for each, what in MEASUREMENTS.items())
+        (sys.stdout if wanted else sys.stderr).write(f"usage: bin/bench NAME [--quick] [--json FILE]\n\n{lines}")
+        return 0 if wanted else 2
+    run: Callable[[list[str]], int] = importlib.import_module(f"benchmarks.{name}").run
+    return run(list(argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

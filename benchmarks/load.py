@@ -1,0 +1,221 @@
+"""The load: so many connections, each sending its calls one after the other, as agents do.
+
+Measured for each call, from just before its first byte is sent: the time to the first token and to the last byte.
+A connection is a bare protocol, since the load shares the machine with what is measured: of a reply it counts bytes
+and looks for the first token, nothing else. Whether replies are right is looked at before (`Client.ask(keep=True)`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from benchmarks.upstream import Flow
+from benchmarks.wire import EVENT_END, FIRST_TOKEN
+
+ROUND_LIMIT_S = 300.0
+"""For one round of calls: past this something hangs."""
+
+_LAST_CHUNK = b"\r\n0\r\n\r\n"
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One call as it was seen."""
+
+    total_ms: float
+    # None for a reply that was not streamed.
+    first_token_ms: float | None
+    n_bytes: int
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """What a round of calls took."""
+
+    seconds: float
+    samples: list[Sample]
+
+    @property
+    def rps(self) -> float:
+        """Calls a second."""
+        return len(self.samples) / self.seconds
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One call, ready to be sent."""
+
+    # By which the upstream is told what has been seen of its reply.
+    call: int
+    head: bytes
+    body: bytes
+
+
+class Lane(msgspec.Struct, frozen=True, kw_only=True):
+    """What one connection sends; `warm` before the clock starts."""
+
+    warm: list[Request]
+    measured: list[Request]
+
+
+class Reply:
+    """Reads one reply as it comes. Sans-I/O."""
+
+    def __init__(self, *, keep: bool = False) -> None:
+        self.status = 0
+        self.streamed = False
+        self.first_token_at: float | None = None
+        self.n_bytes = 0
+        # Of a stream, so far.
+        self.n_events = 0
+        self.kept: list[bytes] | None = [] if keep else None
+        self._head: bytes | None = b""
+        self._left = 0
+        self._tail = b""
+
+    def feed(self, data: bytes, now: float) -> bool:
+        """Take the next bytes at a time; return True when the reply is whole. Raises ValueError for what is none."""
+        if self._head is not None:
+            self._head += data
+            end = self._head.find(b"\r\n\r\n")
+            if end < 0:
+                return False
+            self._start(self._head[:end].lower())
+            # The blank line stays with the body, so that a last chunk is found behind an empty one.
+            data, self._head = self._head[end + 4 :], None
+            self._tail = b"\r\n"
+        self.n_bytes += len(data)
+        if self.kept is not None:
+            self.kept.append(data)
+        if not self.streamed:
+            self._left -= len(data)
+            return self._left <= 0
+        seen = self._tail + data
+        # An event's end may have come in two pieces; one that came whole in the tail was counted there.
+        self.n_events += seen.count(EVENT_END) - self._tail.count(EVENT_END)
+        if self.first_token_at is None and FIRST_TOKEN in seen:
+            self.first_token_at = now
+        self._tail = seen[-len(FIRST_TOKEN) :]
+        return seen.endswith(_LAST_CHUNK)
+
+    def _start(self, head: bytes) -> None:
+        lines = head.split(b"\r\n")
+        self.status = int(lines[0].split(b" ")[1])
+        headers = dict(line.split(b": ", 1) for line in lines[1:] if b": " in line)
+        self.streamed = headers.get(b"transfer-encoding") == b"chunked"
+        if not self.streamed:
+            self._left = int(headers[b"content-length"])
+
+
+class Client(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self._transport: asyncio.Transport
+        self._call = 0
+        self._reply = Reply()
+        self._done: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def connect(cls, url: str, flow: Flow) -> Client:
+        """Open a connection to `http://HOST:PORT`."""
+        host, _, port = url.removeprefix("http://").partition(":")
+        _, client = await asyncio.get_running_loop().create_connection(lambda: cls(flow), host, int(port))
+        return client
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._transport.close()
+
+    async def ask(self, request: Request, *, keep: bool = False) -> tuple[Sample, Reply]:
+        """Send a request and wait for the whole reply. Raises ConnectionError, also for a status other than 200."""
+        self._call, self._reply = request.call, Reply(keep=keep)
+        self._done = asyncio.get_running_loop().create_future()
+        started = time.perf_counter()
+        self._transport.writelines([request.head, request.body])
+        await self._done
+        ended, reply = time.perf_counter(), self._reply
+        if reply.status != 200:
+            raise ConnectionError(f"a call was answered with {reply.status}: {b''.join(reply.kept or [])[:300]!r}")
+        first = None if reply.first_token_at is None else (reply.first_token_at - started) * 1000
+        return Sample((ended - started) * 1000, first, reply.n_bytes), reply
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = transport  # type: ignore[assignment]  # uvloop's transports are not asyncio's by class
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the call that waits."""
+        self._fail(exc or ConnectionError("the connection was closed in the middle of a call"))
+
+    def data_received(self, data: bytes) -> None:
+        """Read on."""
+        try:
+            whole = self._reply.feed(data, time.perf_counter())
+        except (ValueError, KeyError, IndexError) as error:
+            self._fail(ConnectionError(f"an answer that is no HTTP reply: {error!r}"))
+            return
+        if self._reply.streamed:
+            self._flow.seen(self._call, self._reply.n_events)
+        if whole and self._done is not None and not self._done.done():
+            self._done.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(error)
+
+
+async def run_round(url: str, lanes: Sequence[Lane], flow: Flow, *, warmed: Callable[[], None]) -> Round:
+    """Send what every lane holds, all lanes at once; `warmed` is called just before the clock starts.
+
+    Raises TimeoutError, or an ExceptionGroup of ConnectionErrors.
+    """
+    async with asyncio.timeout(ROUND_LIMIT_S):
+        clients = [await Client.connect(url, flow) for _ in lanes]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for client, lane in zip(clients, lanes, strict=True):
+                    group.create_task(_send(client, lane.warm))
+            warmed()
+            started = time.perf_counter()
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(_send(client, lane.measured)) for client, lane in zip(clients, lanes, strict=True)
+                ]
+            seconds = time.perf_counter() - started
+        finally:
+            for client in clients:
+                client.close()
+    return Round(seconds=seconds, samples=[sample for task in tasks for sample in task.result()])
+
+
+async def _send(client: Client, requests: Sequence[Request]) -> list[Sample]:
+    return [(await client.ask(request))[0] for request in requests]
+
+
+def head_of(body: bytes, *, key: str, bench: str) -> bytes:
+    """Return the head of a chat request, with the headers that agents send."""
+    lines = [
+        "POST /v1/chat/completions HTTP/1.1",
+        "Host: 127.0.0.1",
+        "Connection: keep-alive",
+        "Accept: application/json",
+        "User-Agent: OpenAI/JS 6.9.0",
+        f"Authorization: Bearer {key}",
+        "Content-Type: application/json",
+        "Accept-Encoding: gzip, deflate",
+        f"Content-Length: {len(body)}",
+        f"X-Bench: {bench}",
+    ]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def contents_of(body: bytes, *, streamed: bool) -> list[str]:
+    """Return the texts of a reply's choice: of a whole one, or of each chunk, still in its transfer coding."""
+    if not streamed:
+        return [msgspec.json.decode(body)["choices"][0]["message"]["content"]]
+    chunks = [line.removeprefix(b"data: ") for line in body.split(b"\n") if line.startswith(b"data: {")]
+    choices = [choice for chunk in chunks for choice in msgspec.json.decode(chunk)["choices"]]
+    return [choice["delta"].get("content") or "" for choice in choices]
