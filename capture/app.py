@@ -19,12 +19,12 @@ from aiohttp import web
 from capture import api, logs, paths, relay
 from capture.calls import Calls
 from capture.client import find_key, read_key
+from capture.dialects.base import NO_TARGET
 from capture.dialects.chat import Chat
 from capture.engines.base import Adapter
 from capture.engines.vllm import Vllm
 from capture.errors import CaptureError, ClientError, EngineError, TreeringError, UsageError
 from capture.live import Live
-from capture.probe import PATH as CHAT_PATH
 from capture.probe import probe
 from capture.registration import Defaults, Place
 from capture.rollouts import Rollouts
@@ -275,7 +275,7 @@ class Appliance:
     async def _serve(self, incoming: web.Request, live: Live, route: paths.Route) -> web.StreamResponse:
         limit = self.settings.max_body_mib * 2**20
         if route.kind == "chat":
-            return await relay.serve(self._calls, incoming, live, self.dialect, CHAT_PATH, max_body=limit)
+            return await relay.serve(self._calls, incoming, live, self.dialect, NO_TARGET, max_body=limit)
         if route.kind == "relay":
             return await relay.forward(self.engine, incoming, live, route.target, max_body=limit)
         if route.kind == "models":

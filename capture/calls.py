@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from capture import admission, clock
-from capture.dialects.base import Dialect
+from capture.dialects.base import NO_TARGET, Dialect, Earlier, Target
 from capture.draft import Draft
 from capture.errors import ClientError, StoreError, TreeringError
 from capture.live import Live
@@ -54,12 +54,14 @@ class Calls:
             await self._store.flush()
             await self._rollouts.tell_lost()
 
-    async def arrive(self, live: Live, dialect: Dialect, body: bytes, headers: Headers) -> Draft:
+    async def arrive(
+        self, live: Live, dialect: Dialect, body: bytes, headers: Headers, *, target: Target = NO_TARGET
+    ) -> Draft:
         """Give a request its number and read it. Raises `ClientError` for one that can't be read, and records it."""
         arrived, started_at, start = live.tick(), clock.now(), time.monotonic()
         request, failure = None, None
         try:
-            request = dialect.read(body)
+            request = dialect.read(body, target=target, earlier=await self._earlier(live, dialect, body))
         except ClientError as error:
             failure = error
         draft = Draft(
@@ -78,7 +80,26 @@ class Calls:
             raise failure
         return draft
 
-    async def admit(self, draft: Draft, headers: Headers) -> list[tuple[str, str]]:
+    async def _earlier(self, live: Live, dialect: Dialect, body: bytes) -> list[Earlier]:
+        """Return the exchanges that a request goes on from, the oldest first. Raises `ClientError` 404."""
+        found: list[Earlier] = []
+        name = dialect.refers_to(body)
+        while name is not None:
+            n = live.replies.get(name)
+            exchange = None if n is None else await self._store.exchange(live.id, n)
+            if exchange is None or exchange.reply is None:
+                raise ClientError(
+                    "previous_response_not_found",
+                    f"No earlier response of this rollout has the id {name!r}.",
+                    hint="It must be one of this rollout's own, complete, and still stored.",
+                    status=404,
+                    param="previous_response_id",
+                )
+            found.append(Earlier(request=exchange.request, reply=exchange.reply))
+            name = dialect.refers_to(exchange.request)
+        return found[::-1]
+
+    async def admit(self, draft: Draft, dialect: Dialect, headers: Headers) -> list[tuple[str, str]]:
         """Apply the rollout's rules; return the headers for the engine. Raises `ClientError`, and records the call."""
         assert draft.request is not None
         live, rules = draft.live, draft.live.rules
@@ -96,7 +117,10 @@ class Calls:
             self._notice(draft, "steering_removed", {"fields": names})
         draft.engine = self.engine.name
         draft.reader = self.engine.adapter.reader(draft.request, model=draft.admitted.reply_model)
-        draft.recorder = Recorder(draft.request, draft.reader, relay_abort=self._relay_abort)
+        draft.translator = dialect.translator(draft.request)
+        draft.recorder = Recorder(
+            draft.request, draft.reader, translator=draft.translator, relay_abort=self._relay_abort
+        )
         draft.queued_ms = 0.0
         return to_engine
 
@@ -157,6 +181,8 @@ class Calls:
             live.end(draft.n)
         for record in records:
             live.keep(record.call.n, prompt, record.call.sampled_ids)
+        if records[0].call.id is not None and records[0].call.status == "complete":
+            live.replies[records[0].call.id] = records[0].call.n
         if reader is not None and reader.undecoded:
             self._notice(draft, "capture_incomplete", {"reason": reader.undecoded[0]})
         self._log(draft.line())

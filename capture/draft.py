@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from capture.admission import Admitted
-from capture.dialects.base import Request
+from capture.dialects.base import Request, Translator
 from capture.engines.base import Choice, Reader
 from capture.errors import TreeringError
 from capture.live import Live
@@ -47,6 +47,7 @@ class Draft:
         self.request: Request | None = None
         self.admitted: Admitted | None = None
         self.engine: str | None = None
+        self.translator: Translator | None = None
         self.recorder: Recorder | None = None
         self.reader: Reader | None = None
         self.queued_ms: float | None = None
@@ -201,7 +202,8 @@ class Draft:
             error = {"blame": blamed.blame, "status": blamed.status, "message": blamed.message}
         elif self.recorder is not None:
             error = self.recorder.error
-        reply = self.stop_reply[1] if self.stop_reply else reader.reply() if reader is not None else None
+        teller = self.translator or reader
+        reply = self.stop_reply[1] if self.stop_reply else teller.reply() if teller is not None else None
         undecoded = "\n".join(reader.undecoded) if reader is not None else ""
         return Exchange(
             request=self.body,

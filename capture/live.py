@@ -33,6 +33,8 @@ class Live:
         self.changed = asyncio.Event()
         self.idle_since = asyncio.get_running_loop().time()
         self.last_call_at: str | None = None
+        # The id that the agent saw → the call's number, of complete calls.
+        self.replies: dict[str, int] = {}
         self._next = 0
         self._tick = 0
         self._sampled = 0
@@ -40,6 +42,8 @@ class Live:
         self.stops = entry.rollout.stopped.stops if entry.rollout.stopped else 0
         for call in calls:
             self.keep(call.n, call.prompt_ids, call.sampled_ids)
+            if call.id is not None and call.status == "complete" and call.choice == 0:
+                self.replies[call.id] = call.n
             self._next = max(self._next, call.n + 1)
             self._tick = max(self._tick, call.arrived + 1, (call.ended or 0) + 1)
             self._sampled += call.choice == 0 and call.status not in ("error", "stopped")

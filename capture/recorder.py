@@ -31,7 +31,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from capture import rawjson, sse
-from capture.dialects.base import Request
+from capture.dialects.base import Request, Translator
 from capture.engines.base import Choice, Reader, Seen
 from graph.records import Status
 
@@ -105,8 +105,13 @@ class UnknownTransition(RuntimeError):  # noqa: N818 - named for what it is, as 
 class Recorder:
     """One call: fed with what the engine sends, read for what the client gets and for how it ended."""
 
-    def __init__(self, request: Request, reader: Reader, *, relay_abort: bool = False) -> None:
-        """With `relay_abort` a finish `abort` passes on as the engine sent it; the call is `aborted` all the same."""
+    def __init__(
+        self, request: Request, reader: Reader, *, translator: Translator | None = None, relay_abort: bool = False
+    ) -> None:
+        """With a `translator` the client gets its dialect of what the reader lets through.
+
+        With `relay_abort` a finish `abort` passes on as the engine sent it; the call is `aborted` all the same.
+        """
         self.state: State = "waiting"
         # Milliseconds from the request's arrival at the first sampled token, None while none came.
         self.first_token_ms: float | None = None
@@ -114,6 +119,9 @@ class Recorder:
         self.error: dict[str, Any] | None = None
         self._request = request
         self._reader = reader
+        self._translator = translator
+        # Why the reply couldn't be translated, None if it could: nothing more of it reaches the client.
+        self.untranslatable: str | None = None
         self._relay_abort = relay_abort
         self._decoder = sse.Decoder()
         self._answer_status: int | None = None
@@ -159,7 +167,7 @@ class Recorder:
     @property
     def clean(self) -> bool:
         """True if the client may get a clean end: the engine gave one, and the reply is none that broke."""
-        if self._last is None or self._gone:
+        if self._last is None or self._gone or self.untranslatable:
             return False
         state, step = self._last
         if self._aborted and not self._relay_abort:
@@ -194,14 +202,21 @@ class Recorder:
         self._at_ms = at_ms
         self._end("whole")
         if self._last == ("refused", "whole"):
-            self._held.append(body)
+            shown = body if self._translator is None else self._translate(self._translator.failed, self._status, body)
+            self._held.append(shown)
             self.error = self._refusal(_message(body))
             return
         seen = self._read(self._reader.whole, body)
         self._finished.update(seen.finished)
         self._note(seen)
-        self._held.append(body if seen.data is None else seen.data)
         self._broken_body = self.error is not None
+        shown = body if seen.data is None else seen.data
+        if self._translator is not None:
+            if self._broken_body:
+                shown = self._translate(self._translator.failed, 500, shown)
+            elif seen.finished:
+                shown = self._translate(self._translator.whole, shown)
+        self._held.append(shown)
         if self.error is None and (self._aborted or not seen.finished):
             why = "the engine aborted the reply" if self._aborted else "the engine's reply has no finish"
             self.error = _blamed("engine", None, why)
@@ -210,6 +225,8 @@ class Recorder:
         """Take the end of the engine's stream, as tidy as HTTP could tell."""
         if self.state != "ended" and "eof" in LIFE[self.state]:
             self._drain()
+            if self._translator is not None and self.state in _HOLDING:
+                self._held.append(self._translate(self._translator.end))
         self._end("eof")
         if self.status == "aborted" and self.error is None:
             why = "the engine aborted the reply" if self._aborted else "the engine's stream ended without a finish"
@@ -244,7 +261,7 @@ class Recorder:
         self._step("release")
         held, self._held = self._held, []
         assert self._last is not None
-        if self._gone or not (self.clean or self._last[0] == "finished"):
+        if self._gone or self.untranslatable or not (self.clean or self._last[0] == "finished"):
             return b""
         return b"".join(held)
 
@@ -285,23 +302,40 @@ class Recorder:
 
     def _take(self, event: sse.Event) -> bytes:
         """Read one event; return its bytes for the client if they may leave now, else hold them."""
-        raw = event.raw
+        # A comment of the engine's own passes where the client gets the engine's own stream.
+        raw = event.raw if self._translator is None else b""
         if event.data is not None:
             seen = self._read(self._reader.event, event.data)
             # First where it leads, then its own bytes: the finish itself is held.
             self._follow(seen)
             self._note(seen)
-            if seen.data is not event.data:
+            if self._translator is not None:
+                raw = b"" if seen.data is None else self._translate(self._translator.event, seen.data)
+            elif seen.data is not event.data:
                 raw = sse.with_data(event, seen.data)
             if seen.moved and self._finish is not None:
                 at, finish, data = self._finish
                 self._held[at] = sse.with_data(finish, rawjson.join(rawjson.split(data) | seen.moved))
-            if seen.finished and seen.data is not None and self.state in _HOLDING:
+            if seen.finished and seen.data is not None and self.state in _HOLDING and self._translator is None:
                 self._finish = len(self._held), event, seen.data
         if self.state in _HOLDING:
             self._held.append(raw)
             return b""
         return raw
+
+    def _translate(self, work: Callable[..., bytes], *given: Any) -> bytes:
+        if self.untranslatable is not None:
+            return b""
+        try:
+            return work(*given)
+        except Exception as error:  # noqa: BLE001 - a reply that is none: broken off, and said, whatever it broke
+            self.untranslatable = f"the engine's reply can't be translated: {type(error).__name__}: {error}"
+            self.error = _blamed("engine", self._answer_status, self.untranslatable)
+            return b""
+
+    @property
+    def _status(self) -> int:
+        return self._answer_status or 500
 
     def _follow(self, seen: Seen) -> None:
         self._finished.update(seen.finished)

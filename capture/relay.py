@@ -20,7 +20,7 @@ from multidict import CIMultiDict
 
 from capture import admission
 from capture.calls import Calls
-from capture.dialects.base import Dialect
+from capture.dialects.base import Dialect, Target
 from capture.draft import Draft
 from capture.errors import ClientError, EngineError, StoreError, TreeringError
 from capture.live import Live
@@ -34,6 +34,11 @@ TAIL_LIMIT_S = 2.0
 SPOOL_EVERY_S = 1.0
 """How often a running stream's ids are handed to the store, so that a crash leaves at most a second unsaved."""
 
+SILENCE_S = 5.0
+"""Of a stream, after which a comment goes out: below the shortest idle limit seen on the way (tunnels: 10 s)."""
+
+KEEP_ALIVE = b": keep-alive\n\n"
+
 ABORT_RETRY_S = 2.0
 """`Retry-After` when the engine broke a reply off while pausing or shutting down."""
 
@@ -41,22 +46,22 @@ _CUT = (aiohttp.ClientPayloadError, aiohttp.ServerConnectionError)
 
 
 async def serve(
-    calls: Calls, incoming: web.Request, live: Live, dialect: Dialect, path: str, *, max_body: int
+    calls: Calls, incoming: web.Request, live: Live, dialect: Dialect, target: Target, *, max_body: int
 ) -> web.StreamResponse:
-    """Serve one model call; `path` is the engine's route. Raises `TreeringError` for what gets an error instead."""
+    """Serve one model call. Raises `TreeringError` for what gets an error instead."""
     await calls.ready()
     body = await read_body(incoming, max_body)
     headers = list(incoming.headers.items())
-    draft = await calls.arrive(live, dialect, body, headers)
+    draft = await calls.arrive(live, dialect, body, headers, target=target)
     if not live.reserve():
         kind, reply = await calls.stop(draft, dialect, "max_calls")
         return web.Response(body=reply, headers={"Content-Type": kind})
     draft.reserved = True
-    to_engine = await calls.admit(draft, headers)
+    to_engine = await calls.admit(draft, dialect, headers)
     handler = asyncio.current_task()
     assert handler is not None
     calls.begin(draft, handler.cancel)
-    return await _Relay(calls, incoming, draft).run(path, to_engine)
+    return await _Relay(calls, incoming, draft, keep_alive=dialect.bears_comments).run(to_engine)
 
 
 async def forward(engine: Engine, incoming: web.Request, live: Live, path: str, *, max_body: int) -> web.StreamResponse:
@@ -75,8 +80,9 @@ async def forward(engine: Engine, incoming: web.Request, live: Live, path: str, 
 class _Relay:
     """One call: the engine's answer on one side, the agent's connection on the other."""
 
-    def __init__(self, calls: Calls, incoming: web.Request, draft: Draft) -> None:
+    def __init__(self, calls: Calls, incoming: web.Request, draft: Draft, *, keep_alive: bool) -> None:
         assert draft.recorder is not None
+        self._keep_alive = keep_alive
         self._calls = calls
         self._incoming = incoming
         self._draft = draft
@@ -84,14 +90,15 @@ class _Relay:
         self._answer: aiohttp.ClientResponse | None = None
         self._concluding: asyncio.Task[StoreError | None] | None = None
 
-    async def run(self, path: str, headers: list[tuple[str, str]]) -> web.StreamResponse:
+    async def run(self, headers: list[tuple[str, str]]) -> web.StreamResponse:
         """Carry the call to its end; whatever happens, its record is written and the engine is let go."""
         assert self._draft.admitted is not None
+        assert self._draft.request is not None
         self._calls.engine.in_flight += 1
         try:
             try:
                 self._answer = await self._calls.engine.send(
-                    "POST", path, body=self._draft.admitted.body, headers=headers
+                    "POST", self._draft.request.path, body=self._draft.admitted.body, headers=headers
                 )
                 _refuse_auth(self._answer.status)
             except EngineError as error:
@@ -114,6 +121,8 @@ class _Relay:
         recorder = self._recorder
         recorder.answered(answer.status)
         response = web.StreamResponse(status=answer.status, headers=_headers(answer))
+        if self._draft.translator is not None:
+            response.headers["Content-Type"] = self._draft.translator.stream_type
         try:
             await response.prepare(self._incoming)
             try:
@@ -143,7 +152,7 @@ class _Relay:
         recorder, start = self._recorder, self._draft.start
         spooled = start
         while not recorder.finish_seen:
-            data = await answer.content.readany()
+            data = await self._next_piece(answer, response)
             if not data:
                 recorder.eof()
                 return
@@ -153,6 +162,16 @@ class _Relay:
             if now - spooled > SPOOL_EVERY_S:
                 self._calls.spool(self._draft)
                 spooled = now
+
+    async def _next_piece(self, answer: aiohttp.ClientResponse, response: web.StreamResponse) -> bytes:
+        """Wait for the engine's next bytes; in a long silence a comment goes to the client, at an event border."""
+        while self._keep_alive:
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    return await answer.content.readany()
+            except TimeoutError:
+                await response.write(KEEP_ALIVE)
+        return await answer.content.readany()
 
     async def _read_tail(self, answer: aiohttp.ClientResponse) -> None:
         """Read what comes behind the finish, within its time; all of it is held back by the recorder."""
@@ -180,6 +199,10 @@ class _Relay:
             ) from error
         recorder.whole(body, (time.monotonic() - self._draft.start) * 1000)
         await self._conclude()
+        if recorder.untranslatable is not None:
+            raise EngineError(
+                "engine_untranslatable", f"{recorder.untranslatable[:1].upper()}{recorder.untranslatable[1:]}."
+            )
         if recorder.refuse:
             raise EngineError(
                 "engine_aborted",

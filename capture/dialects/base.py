@@ -2,15 +2,20 @@
 
 Sans-I/O. `fields` keeps the request's top-level keys with their values as raw JSON, in order; only the keys that
 capture needs are ever changed, everything else passes with its value intact.
+
+OpenAI Chat and Completions are the engine's own and pass through. The other dialects are translated: `read` makes the
+chat request that the engine gets, and a `Translator` turns its reply back, event by event as it comes. What can't be
+translated is refused by `read`, naming the field; it is never dropped in silence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
+from capture import sse
 from capture.errors import TreeringError
 from graph.records import Message
 
@@ -26,10 +31,37 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     usage: bool = False
 
 
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request says beside its body: in its path, its query, its headers."""
+
+    # Gemini's model, from the path.
+    model: str | None = None
+    # Whether the path asks for a stream; None where the body says it.
+    streamed: bool | None = None
+    # Gemini's `alt=sse`; without it a stream is one JSON array, sent piece by piece.
+    sse: bool = True
+    # Lower-case names.
+    headers: Mapping[str, str] = {}
+
+
+NO_TARGET = Target()
+"""All is in the body."""
+
+
+class Earlier(msgspec.Struct, frozen=True, kw_only=True):
+    """An earlier exchange of the rollout that a request refers to: its request and reply, as they passed."""
+
+    request: bytes
+    reply: bytes
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A request as read from its body."""
 
+    # Of the request that the engine gets: the body's own, or, translated, the chat request's.
     fields: dict[str, bytes]
+    # The engine's route.
+    path: str = "/v1/chat/completions"
     streamed: bool = False
     model: str | None = None
     # How many replies are asked for (`n`).
@@ -47,15 +79,62 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     body: str = ""
     # What could not be decoded for the record, as a sentence; the request is forwarded all the same.
     undecoded: str | None = None
+    # For the translator: the body as parsed, and whatever else `read` found out.
+    original: Any = None
+
+
+class Translator(Protocol):
+    """Turns one chat reply into another dialect's, as it comes. Made for one reply, fed in order.
+
+    Raises `ValueError` from any method for a reply that is none; what was relayed then is broken off.
+    """
+
+    # Content type of a stream.
+    stream_type: str
+
+    def whole(self, body: bytes) -> bytes:
+        """Return the dialect's reply for a whole chat completion."""
+
+    def event(self, data: bytes) -> bytes:
+        """Return what a client gets for one chat event's data (`[DONE]` and error objects too); often nothing."""
+
+    def end(self) -> bytes:
+        """Return what is still owed when the engine's stream has ended cleanly."""
+
+    def failed(self, status: int, body: bytes) -> bytes:
+        """Return the dialect's error body for the engine's, with its message kept."""
+
+    def reply(self) -> bytes | None:
+        """Return the reply as the client got it; of a stream the assembled whole; None when nothing came."""
 
 
 class Dialect(Protocol):
     """One API shape that agents speak."""
 
     name: str
+    # Whether clients bear comments in a stream (`: keep-alive`).
+    bears_comments: bool
 
-    def read(self, body: bytes) -> Request:
-        """Read a request. Raises `ClientError` (400) naming the field for what no engine could take."""
+    def read(self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = ()) -> Request:
+        """Read a request. Raises `ClientError` (400) naming the field for what can't be taken or translated.
+
+        `earlier` are the exchanges that it goes on from (see `refers_to`), the oldest first.
+        """
+
+    def refers_to(self, body: bytes) -> str | None:
+        """Return the id of the earlier reply that a request goes on from, if it names one; never raises."""
+
+    def translator(self, request: Request) -> Translator | None:
+        """Return a translator for the reply; None for a dialect that is the engine's own."""
+
+    def counted(self, tokens: int) -> bytes:
+        """Return the body that answers a request to count tokens."""
+
+    def models(self, cards: Sequence[Mapping[str, Any]]) -> bytes:
+        """Return the body that lists models; each card has id, created (seconds) and max_model_len (or None)."""
+
+    def model(self, card: Mapping[str, Any]) -> bytes:
+        """Return the body that shows one model."""
 
     def error(self, error: TreeringError) -> bytes:
         """Return the body of an error in this dialect's shape."""
@@ -65,6 +144,14 @@ class Dialect(Protocol):
 
         In the request's own stream mode; used at a limit, so that the agent's loop ends.
         """
+
+
+def translated(translator: Translator, kind: str, body: bytes, *, streamed: bool) -> tuple[str, bytes]:
+    """Translate a last reply of the chat dialect: its content type and body in, the translator's out."""
+    if not streamed:
+        return kind, translator.whole(body)
+    out = [translator.event(event.data) for event in sse.Decoder().feed(body) if event.data is not None]
+    return translator.stream_type, b"".join([*out, translator.end()])
 
 
 def with_fields(fields: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> dict[str, bytes]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from capture import rawjson, sse
-from capture.dialects.base import Asked, Request
+from capture.dialects.base import NO_TARGET, Asked, Earlier, Request, Target, Translator
 from capture.errors import ClientError, TreeringError
 from graph import messages as canonical
 from graph.records import Message
@@ -72,8 +72,9 @@ class Chat:
     """The dialect `chat`."""
 
     name = "chat"
+    bears_comments = True
 
-    def read(self, body: bytes) -> Request:
+    def read(self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = ()) -> Request:
         """Read a request. Raises `ClientError` (400) naming the field for what no engine could take."""
         try:
             fields = rawjson.split(body)
@@ -108,6 +109,26 @@ class Chat:
             body=_digest(values, body),
             undecoded="; ".join(doubts) or None,
         )
+
+    def refers_to(self, body: bytes) -> str | None:
+        """Return None: each request brings its whole history."""
+        return None
+
+    def translator(self, request: Request) -> Translator | None:
+        """Return None: the engine speaks this dialect."""
+        return None
+
+    def counted(self, tokens: int) -> bytes:
+        """Return a count; this dialect has no route for it, and vLLM's `/tokenize` says it so."""
+        return msgspec.json.encode({"count": tokens})
+
+    def models(self, cards: Sequence[Mapping[str, Any]]) -> bytes:
+        """Return the list of models, as vLLM and OpenAI give it."""
+        return msgspec.json.encode({"object": "list", "data": [_card(card) for card in cards]})
+
+    def model(self, card: Mapping[str, Any]) -> bytes:
+        """Return one model, as vLLM and OpenAI give it."""
+        return msgspec.json.encode(_card(card))
 
     def error(self, error: TreeringError) -> bytes:
         """Return the body of an error: `{"error": {"message", "type", "param", "code"}}`, the hint in the message."""
@@ -243,3 +264,13 @@ def _error_type(status: int) -> str:
     if status == 429:
         return "rate_limit_error"
     return "invalid_request_error" if status < 500 else "server_error"
+
+
+def _card(card: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": card["id"],
+        "object": "model",
+        "created": card["created"],
+        "owned_by": "treering",
+        "max_model_len": card["max_model_len"],
+    }

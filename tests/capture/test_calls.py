@@ -49,7 +49,7 @@ class Desk:
     async def begin(self, live: Live, **asked: Any) -> Draft:
         draft = await self.arrive(live, **asked)
         draft.reserved = live.reserve()
-        await self.calls.admit(draft, HEADERS)
+        await self.calls.admit(draft, CHAT, HEADERS)
         self.calls.begin(draft, lambda: None)
         return draft
 
@@ -126,7 +126,7 @@ async def test_media_by_url_are_refused_recorded_and_noted(desk: Desk) -> None:
     draft = await desk.arrive(live, messages=[{"role": "user", "content": [part]}])
     draft.reserved = live.reserve()
     with pytest.raises(ClientError, match="URL"):
-        await desk.calls.admit(draft, HEADERS)
+        await desk.calls.admit(draft, CHAT, HEADERS)
     (notice,) = await desk.store.notices(live.id)
     assert (notice.code, notice.data["param"]) == ("request_refused", "messages[0].content[0].image_url")
     assert [call.status for call in await desk.store.calls(live.id)] == ["error"]
