@@ -170,7 +170,7 @@ class Draft:
             sampling_asked=request.sampling if request else {},
             sampling_sent=self.admitted.sampling if self.admitted else {},
             constrained=request.constrained if request else (),
-            repairs=self.admitted.repairs if self.admitted else (),
+            repairs=(request.repairs if request else ()) + (self.admitted.repairs if self.admitted else ()),
             hints=self.hints,
             started_at=self.started_at,
             queued_ms=self.queued_ms,

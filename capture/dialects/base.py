@@ -79,6 +79,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     body: str = ""
     # What could not be decoded for the record, as a sentence; the request is forwarded all the same.
     undecoded: str | None = None
+    # What was changed because no engine could take it, named; recorded with the call, and a finding says so.
+    repairs: tuple[str, ...] = ()
     # For the translator: the body as parsed, and whatever else `read` found out.
     original: Any = None
 
