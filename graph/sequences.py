@@ -3,9 +3,8 @@
 Rules (`drift=split`):
 - A row is a chain of exact links, from a call that begins one to a leaf: exactly what the engine scored. It never
   crosses a drift or a compaction; a new row begins there.
-- A call that lies on several chains is trained in one of them, the path that went on: at a fork the child that was
-  kept, else the one whose leaf came first. On the others it is context. What sampled ids may be trained at all is
-  `graph.eligibility`'s to say.
+- A call that lies on several chains is trained in one of them: the path that went on, of several the one whose leaf
+  came first. On the others it is context. What sampled ids may be trained at all is `graph.eligibility`'s to say.
 - A row ends with the last reply that is trained in it: context behind that teaches nothing. A row without a trained
   token is not exported.
 - Rows come conversation by conversation, depth first. (A trainer that chains rows in arrival order turns interleaved
@@ -191,12 +190,10 @@ def _chains(
 
 def _owners(forest: Forest, exact: Mapping[int, list[int]]) -> dict[int, int]:
     """Return for each call the leaf of the chain in which it is trained."""
-    kept = {fork.at: fork.kept for fork in forest.forks if fork.at is not None}
     arrival = _arrival(forest)
     owner: dict[int, int] = {}
     for n in sorted(exact, key=arrival, reverse=True):
-        # The child that was kept may have drifted away; then the chains here are what was left, and the first counts.
-        on = [m for m in exact[n] if m == kept.get(n)] or [m for m in exact[n] if m not in forest.discarded] or exact[n]
+        on = [m for m in exact[n] if m not in forest.discarded] or exact[n]
         owner[n] = min((owner[m] for m in on), key=arrival, default=n)
     return owner
 

@@ -191,6 +191,50 @@ def test_a_logprob_that_is_none_leaves_its_call_out(wrong):
     assert left_out(tape) == {0: "invalid_logprobs"}
 
 
+def test_at_a_fork_the_path_that_went_on_trains_what_came_before():
+    tape = Tape()
+    asks = assistant("", ("bash", {"command": "ls"}))
+    tape.say(TASK, asks, tools=("bash",))
+    seen = [*TASK, asks, result("a", asks)]
+    tape.say(seen, assistant("A draw that was thrown away."), tools=("bash",))
+    kept = assistant("", ("bash", {"command": "cat a"}), ids="kept")
+    tape.say(seen, kept, tools=("bash",))
+    tape.say([*seen, kept, result("b", kept)], assistant("Done."), tools=("bash",))
+    assert rows(tape) == [((0, 2, 3), (0, 2, 3))]
+    assert left_out(tape) == {1: "discarded"}
+
+
+def test_where_two_paths_end_the_first_trains_what_they_share():
+    tape = Tape()
+    asks = assistant("", ("bash", {"command": "ls"}))
+    tape.say(TASK, asks, tools=("bash",))
+    for listing in ("a", "b"):
+        tape.say([*TASK, asks, result(listing, asks)], assistant(f"I see {listing}."), tools=("bash",))
+    assert rows(tape) == [((0, 1), (0, 1)), ((0, 2), (2,))]
+
+
+def test_where_two_paths_go_on_the_first_trains_what_they_share():
+    tape = Tape()
+    asks = assistant("", ("bash", {"command": "ls"}))
+    tape.say(TASK, asks, tools=("bash",))
+    branches = {}
+    for listing in ("a", "b"):
+        seen = [*TASK, asks, result(listing, asks)]
+        branches[listing] = [*seen, assistant(f"I see {listing}."), user("Go on.")]
+        tape.say(seen, assistant(f"I see {listing}."), tools=("bash",))
+    for listing in ("b", "a"):
+        tape.say(branches[listing], assistant(f"Done with {listing}."), tools=("bash",))
+    assert rows(tape) == [((0, 1, 4), (1, 4)), ((0, 2, 3), (0, 2, 3))]
+
+
+def test_a_row_ends_where_the_next_call_drifts():
+    tape = Tape()
+    asks = assistant("", ("bash", {"command": "ls"}))
+    tape.say(TASK, asks, tools=("bash",), sampled=[900, 901, 902])
+    tape.say([*TASK, asks, result("a", asks)], assistant("Done."), tools=("bash",))
+    assert rows(tape) == [((0,), (0,)), ((1,), (1,))]
+
+
 def test_an_empty_reply_has_nothing_to_train():
     tape = Tape()
     tape.say(TASK, assistant(""), sampled=[])
@@ -203,6 +247,14 @@ def test_unknown_delivery_with_a_child_is_delivered():
     tape.say(TASK, asks, tools=("bash",), delivered=None)
     tape.say([*TASK, asks, result("a", asks)], assistant("Done."), tools=("bash",))
     assert rows(tape) == [((0, 1), (0, 1))]
+
+
+def test_unknown_delivery_is_delivery_where_the_reply_came_back_in_other_tokens():
+    tape = Tape()
+    asks = assistant("", ("bash", {"command": "ls"}))
+    tape.say(TASK, asks, tools=("bash",), sampled=[900, 901], delivered=None)
+    tape.say([*TASK, asks, result("a", asks)], assistant("Done."), tools=("bash",))
+    assert left_out(tape) == {}
 
 
 def test_a_constrained_reply_is_context_unless_asked_for():
