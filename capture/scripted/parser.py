@@ -113,6 +113,21 @@ def overlap(text: str, tag: str) -> int:
     return 0
 
 
+def thinks_on(tokeniser: Tokeniser, prompt: Sequence[int]) -> bool:
+    """Say whether a stream behind this prompt begins within the thinking: not where its last turn has closed it.
+
+    vLLM asks this of a stream only; a whole reply is parsed by what the template was told.
+    """
+    end, begin = tokeniser.special(THINK_END), tokeniser.special(THINK)
+    boundaries = (tokeniser.special(IM_START), tokeniser.special(IM_END))
+    for token in reversed(prompt):
+        if token == end:
+            return False
+        if token == begin or token in boundaries:
+            break
+    return True
+
+
 class DeltaParser:
     """Parse one choice of a stream, chunk by chunk. Stateful; not to be used after `feed(..., last=True)`."""
 

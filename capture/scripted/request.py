@@ -10,6 +10,7 @@ Rules, as vLLM 0.32 has them (entrypoints/openai/chat_completion/protocol.py, sa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from typing import Any
@@ -17,6 +18,27 @@ from typing import Any
 import msgspec
 
 from capture.scripted.template import Message
+
+_NO_OBJECT = "Input should be a valid dictionary or object to extract fields from"
+_EMPTY = "allowed_token_ids is not None and empty!"
+
+# How much of a wrong value is shown.
+_SHOWN = 200
+
+# Pydantic's name and words for a wrong type, by the type that msgspec expected; and for a string that does not parse.
+_PYDANTIC = {
+    "int": ("int_type", "Input should be a valid integer"),
+    "float": ("float_type", "Input should be a valid number"),
+    "bool": ("bool_type", "Input should be a valid boolean"),
+    "str": ("string_type", "Input should be a valid string"),
+    "array": ("list_type", "Input should be a valid list"),
+    "object": ("model_attributes_type", _NO_OBJECT),
+}
+_PARSED = {
+    "int_type": ("int_parsing", "Input should be a valid integer, unable to parse string as an integer"),
+    "float_type": ("float_parsing", "Input should be a valid number, unable to parse string as a number"),
+    "bool_type": ("bool_parsing", "Input should be a valid boolean, unable to interpret input"),
+}
 
 # vLLM's --max-logprobs, by default.
 _MAX_LOGPROBS = 20
@@ -36,7 +58,10 @@ class RequestError(Exception):
 
 def invalid(kind: str, where: str, message: str, value: Any) -> RequestError:
     """Make the refusal that vLLM's validation gives for one field; `where` is like `body.messages`."""
-    detail = {"type": kind, "loc": where, "msg": message, "input": value}
+    shown = str(value)[:_SHOWN]
+    if isinstance(value, dict | list):
+        shown = f"<{type(value).__name__} of {len(value)} items>"
+    detail = {"type": kind, "loc": where, "msg": message, "input": shown}
     return RequestError(f"1 validation error:\n  {detail}", kind="Bad Request", param=where)
 
 
@@ -130,6 +155,8 @@ def decode_json(body: bytes, content_type: str) -> dict[str, Any]:
         raise RequestError(
             "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed", kind="Bad Request"
         )
+    if not body:
+        raise invalid("missing", "body", "Field required", None)
     try:
         data = json.loads(body)
     except json.JSONDecodeError as error:
@@ -142,14 +169,14 @@ def decode_json(body: bytes, content_type: str) -> dict[str, Any]:
         refusal.body = {"detail": "There was an error parsing the body"}  # type: ignore[dict-item]  # a string, as in vLLM
         raise refusal from None
     if not isinstance(data, dict):
-        raise invalid("model_attributes_type", "body", "Input should be a valid dictionary", type(data).__name__)
+        raise invalid("model_attributes_type", "body", _NO_OBJECT, data)
     return data
 
 
 def parse_chat(data: dict[str, Any], *, model: str, max_model_len: int, vocabulary: int) -> ChatRequest:
     """Check a decoded chat request and give its record. Raises RequestError."""
     if "messages" not in data:
-        raise invalid("missing", "body.messages", "Field required", f"<dict of {len(data)} items>")
+        raise invalid("missing", "body.messages", "Field required", data)
     if data.get("tools") == []:
         raise RequestError(
             "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely. "
@@ -161,18 +188,31 @@ def parse_chat(data: dict[str, Any], *, model: str, max_model_len: int, vocabula
     # Pydantic, which vLLM checks with, takes 0, 1 and a few words for a bool; so does msgspec's lenient mode.
     if isinstance(flag := data.get("logprobs"), int | float) and not isinstance(flag, bool) and flag not in (0, 1):
         message = "Input should be a valid boolean, unable to interpret input"
-        raise invalid("bool_parsing", "body.logprobs", message, str(flag))
+        raise invalid("bool_parsing", "body.logprobs", message, flag)
     try:
         request = msgspec.convert(data, ChatRequest, strict=False)
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `$")
-        where = "body" + re.sub(r"\[(\d+)\]", r".\1", path.rstrip("`")).replace("[...]", "")
-        raise invalid("type", where, message, "<input>") from None
+        raise _wrong_type(str(error), data) from None
     check_model(request.model, model)
-    _check_tools(request, data)
-    _check_logprobs(request)
+    _check_tools(request)
+    _check_logprobs(request, vocabulary)
     _check_sampling(request, max_model_len=max_model_len, vocabulary=vocabulary)
     return request
+
+
+def _wrong_type(error: str, data: Any) -> RequestError:
+    """Say in pydantic's words what msgspec says in its own: "Expected `int | null`, got `str` - at `$.n`"."""
+    message, _, path = error.partition(" - at `$")
+    steps = re.findall(r"\.(\w+)|\[(\d+)\]", path)
+    where = ".".join(["body", *(key or index for key, index in steps)])
+    with contextlib.suppress(LookupError, TypeError):
+        for key, index in steps:
+            data = data[key] if key else data[int(index)]
+    expected = re.match(r"Expected `(\w+)", message)
+    kind, words = _PYDANTIC.get(expected.group(1) if expected else "", ("type", message))
+    if isinstance(data, str):
+        kind, words = _PARSED.get(kind, (kind, words))
+    return invalid(kind, where, words, data)
 
 
 def check_model(asked: str | None, served: str) -> None:
@@ -182,7 +222,7 @@ def check_model(asked: str | None, served: str) -> None:
         raise RequestError(message, status=404, kind="NotFoundError", param="model")
 
 
-def _check_tools(request: ChatRequest, data: dict[str, Any]) -> None:
+def _check_tools(request: ChatRequest) -> None:
     choice = request.tool_choice
     if choice != "none" and not request.tools:
         message = "When using `tool_choice`, `tools` must be set. (parameter=tool_choice)"
@@ -196,7 +236,8 @@ def _check_tools(request: ChatRequest, data: dict[str, Any]) -> None:
     for n, tool in enumerate(request.tools or ()):
         function = tool.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise invalid("missing", f"body.tools.{n}.function.name", "Field required", str(data["tools"][n])[:200])
+            where = f"body.tools.{n}.function" + (".name" if isinstance(function, dict) else "")
+            raise invalid("missing", where, "Field required", function if isinstance(function, dict) else tool)
     if isinstance(choice, dict):
         function = choice.get("function")
         names = [tool["function"]["name"] for tool in request.tools or ()]
@@ -205,12 +246,16 @@ def _check_tools(request: ChatRequest, data: dict[str, Any]) -> None:
             raise RequestError(f"{message} (parameter=tool_choice)", param="tool_choice")
 
 
-def _check_logprobs(request: ChatRequest) -> None:
+def _check_logprobs(request: ChatRequest, vocabulary: int) -> None:
     wanted = request.top_logprobs or 0
     if wanted and not request.logprobs:
         message = "when using `top_logprobs`, `logprobs` must be set to true. (parameter=top_logprobs)"
         raise RequestError(message, param="top_logprobs")
-    if not 0 <= wanted <= _MAX_LOGPROBS:
+    if wanted < -1:
+        message = f"`top_logprobs` must be a positive value or -1. (parameter=top_logprobs, value={wanted})"
+        raise RequestError(message, param="top_logprobs")
+    wanted = vocabulary if wanted < 0 else wanted
+    if wanted > _MAX_LOGPROBS:
         message = f"Requested sample logprobs of {wanted}, which is greater than max allowed: {_MAX_LOGPROBS}"
         raise RequestError(f"{message} (parameter=logprobs, value={wanted})", param="logprobs")
     asked = request.prompt_logprobs
@@ -237,7 +282,10 @@ def _check_sampling(request: ChatRequest, *, max_model_len: int, vocabulary: int
         message = f"max_tokens must be at least 1, got {limit}. (parameter=max_tokens, value={limit})"
         raise RequestError(message, param="max_tokens")
     temperature = request.temperature
-    if temperature is not None and not 0 <= temperature <= 2:
+    if temperature is not None and temperature < 0:
+        message = f"temperature must be non-negative, got {temperature}. (parameter=temperature, value={temperature})"
+        raise RequestError(message, param="temperature")
+    if temperature is not None and temperature > 2:
         message = f"temperature must be in [0, 2], got {temperature}. (parameter=temperature, value={temperature})"
         raise RequestError(message, param="temperature")
     if request.n is not None and request.n < 1:
@@ -248,11 +296,19 @@ def _check_sampling(request: ChatRequest, *, max_model_len: int, vocabulary: int
         raise RequestError("stop cannot contain an empty string.")
     allowed = request.allowed_token_ids
     if allowed is not None and not allowed:
-        raise RequestError("allowed_token_ids is not None and empty!", param="allowed_token_ids")
+        raise RequestError(f"{_EMPTY} (parameter=allowed_token_ids, value=[])", param="allowed_token_ids")
     if outside := [token for token in allowed or () if not 0 <= token < vocabulary]:
         message = "allowed_token_ids contains out-of-vocab token id!"
         raise RequestError(f"{message} (parameter=allowed_token_ids, value={outside})", param="allowed_token_ids")
+    if bad := [key for key in request.logit_bias or () if not key.lstrip("-").isdigit()]:
+        message = f"logit_bias contains key(s) that cannot be converted to integer token IDs: {bad!r}"
+        raise RequestError(f"{message} (parameter=logit_bias, value={bad!r})", param="logit_bias")
     if request.continue_final_message and request.add_generation_prompt:
-        raise RequestError("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+        raise RequestError(
+            "continue_final_message and add_generation_prompt are not compatible. Use continue_final_message when you "
+            "want the model to continue the final message, and add_generation_prompt when you want to add a header "
+            "that will prompt it to start a new assistant message instead."
+        )
     if not request.messages:
-        raise RequestError("messages must not be empty", param="messages")
+        message = "Cannot apply chat template to an empty conversation. Provide at least one message."
+        raise RequestError(message)

@@ -75,9 +75,9 @@ class ScriptedEngine:
         app = web.Application(middlewares=[self._guard], client_max_size=_MAX_BODY_BYTES)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/chat/completions/batch", self._batch)
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/version", self._version)
+        app.router.add_get("/v1/models", self._models, allow_head=False)
+        app.router.add_get("/health", self._health, allow_head=False)
+        app.router.add_get("/version", self._version, allow_head=False)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/detokenize", self._detokenize)
         # A hang-up cancels the handler at once, as vLLM drops the request; aiohttp's default lets it run on.
@@ -165,7 +165,7 @@ class ScriptedEngine:
         elif isinstance(data.get("prompt"), str):
             tokens = self.model.tokeniser.encode(data["prompt"])
         else:
-            raise invalid("missing", "body.prompt", "Field required", f"<dict of {len(data)} items>")
+            raise invalid("missing", "body.prompt", "Field required", data)
         strings = [self.model.tokeniser.decode([token]) for token in tokens] if data.get("return_token_strs") else None
         return _json(
             {"count": len(tokens), "max_model_len": self.model.max_model_len, "tokens": tokens, "token_strs": strings}
@@ -175,11 +175,17 @@ class ScriptedEngine:
         data = decode_json(await request.read(), request.headers.get("Content-Type", ""))
         check_model(data.get("model"), self.model.name)
         tokens = data.get("tokens")
-        if not isinstance(tokens, list) or any(type(token) is not int for token in tokens):
-            raise invalid("list_type", "body.tokens", "Input should be a valid list", str(tokens)[:200])
-        if outside := [token for token in tokens if not 0 <= token < self.model.tokeniser.size]:
-            raise RequestError(f"Token id {outside[0]} is out of vocabulary", param="tokens")
-        return _json({"prompt": self.model.tokeniser.decode(tokens)})
+        if not isinstance(tokens, list):
+            raise invalid("list_type", "body.tokens", "Input should be a valid list", tokens)
+        for n, token in enumerate(tokens):
+            if type(token) is not int:
+                raise invalid("int_type", f"body.tokens.{n}", "Input should be a valid integer", token)
+            if token < 0:
+                message = "Input should be greater than or equal to 0"
+                raise invalid("greater_than_equal", f"body.tokens.{n}", message, token)
+        # An id beyond the vocabulary has no text.
+        known = [token for token in tokens if token < self.model.tokeniser.size]
+        return _json({"prompt": self.model.tokeniser.decode(known)})
 
     # Chat
 
@@ -273,8 +279,11 @@ class ScriptedEngine:
         """Answer several conversations in one reply, each a choice; not streamed."""
         data = decode_json(await request.read(), request.headers.get("Content-Type", ""))
         conversations = data.get("messages")
-        if not isinstance(conversations, list) or not all(isinstance(each, list) for each in conversations):
-            raise invalid("list_type", "body.messages", "Input should be a valid list", str(conversations)[:200])
+        if not isinstance(conversations, list):
+            raise invalid("list_type", "body.messages", "Input should be a valid list", conversations)
+        for n, messages in enumerate(conversations):
+            if not isinstance(messages, list):
+                raise invalid("list_type", f"body.messages.{n}", "Input should be a valid list", messages)
         bodies = []
         for messages in conversations:
             asked = self.model.parse({**data, "messages": messages, "stream": False, "n": 1})

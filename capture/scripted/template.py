@@ -80,7 +80,7 @@ def render(
     `continue_final` leaves the last message open, to be continued. Raises TemplateError.
     """
     segments: list[str] = []
-    roles = ["system" if m.get("role") == "developer" else str(m.get("role")) for m in messages]
+    roles = [_role(message) for message in messages]
     texts = [text_of(m.get("content")) for m in messages]
     first = texts[0] if roles and roles[0] == "system" else None
     if tools:
@@ -102,8 +102,7 @@ def render(
             segments.append(f"{IM_START}assistant\n{body}{IM_END}\n")
         elif role == "user" or (role == "system" and n > 0):
             segments.append(f"{IM_START}{role}\n{text}{IM_END}\n")
-        elif role != "system":
-            raise TemplateError(f"unknown role {role!r}")
+        # Any other role is nothing to the template, and is left out.
     if continue_final and segments:
         segments[-1] = segments[-1].removesuffix(f"{IM_END}\n")
     if generation_prompt:
@@ -111,6 +110,13 @@ def render(
         if not thinking:
             segments[-1] += f"{THINK}\n\n{THINK_END}\n\n"
     return segments
+
+
+def _role(message: Message) -> str:
+    role = message.get("role")
+    if not isinstance(role, str):
+        raise TemplateError("every message needs a role")
+    return "system" if role == "developer" else role
 
 
 def _last_query(roles: Sequence[str], texts: Sequence[str]) -> int:

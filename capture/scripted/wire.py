@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from capture.scripted.generation import Choice, label, reasoning_tokens
-from capture.scripted.parser import DeltaParser, parse_whole
+from capture.scripted.parser import DeltaParser, parse_whole, thinks_on
 from capture.scripted.request import ChatRequest
 from capture.scripted.sampler import Scored, Scorer
 from capture.scripted.tokeniser import Tokeniser
@@ -185,10 +185,11 @@ class Writer:
     def steps(self, tokens_per_chunk: int = 1) -> Iterator[Step]:
         """Write the chunks with tokens, the choices in turn, until each has finished."""
         request = self._frame.request
+        thinking = request.thinking and thinks_on(self._tokeniser, self._frame.prompt_ids)
         parsers = [
             DeltaParser(
                 self._tokeniser,
-                thinking=request.thinking,
+                thinking=thinking,
                 tools=request.parses_tools,
                 call_id=self._call_id,
                 one_call=request.parallel_tool_calls is False,

@@ -28,6 +28,13 @@ class Token:
     scripted: str | int
 
 
+@dataclass(frozen=True)
+class OnlyVllm:
+    """A field that only vLLM is sent: it holds the random model to the course that the script takes."""
+
+    value: Any
+
+
 @dataclass(frozen=True, kw_only=True)
 class WireRequest:
     """A request, and what the scripted engine is told to say to it."""
@@ -52,6 +59,8 @@ def body_for(request: WireRequest, engine: EngineName) -> Any:
     """Give a request's body with each `Token` replaced by its id in the engine's vocabulary."""
 
     def resolve(value: Any) -> Any:
+        if isinstance(value, OnlyVllm):
+            return resolve(value.value)
         if isinstance(value, Token):
             if engine == "vllm":
                 return value.vllm
@@ -60,7 +69,8 @@ def body_for(request: WireRequest, engine: EngineName) -> Any:
             (token,) = _TOKENISER.encode(value.scripted)
             return token
         if isinstance(value, dict):
-            return {str(resolve(key)): resolve(inner) for key, inner in value.items()}
+            sent = {key: inner for key, inner in value.items() if engine == "vllm" or not isinstance(inner, OnlyVllm)}
+            return {str(resolve(key)): resolve(inner) for key, inner in sent.items()}
         if isinstance(value, list):
             return [resolve(inner) for inner in value]
         return value
@@ -76,8 +86,8 @@ def _says(**reply: Any) -> dict[str, Any]:
 ASK = [{"role": "user", "content": "Say hi in one word."}]
 # What a model says that never stops thinking, and is cut.
 RAMBLE = " and so the thought goes on from one word to the next word, without an end that anyone has seen so far" * 4
-# A character that is sampled byte by byte: two tokens that show nothing, as the random model has some too.
-STRAY = " and then 漢"
+# Free to choose, the random model samples half characters and other chance things. It is given six words.
+WORDS = OnlyVllm([279, 304, 389, 825, 3409, 15588])
 BASE: dict[str, Any] = {
     "model": MODEL,
     "messages": ASK,
@@ -100,7 +110,13 @@ WEATHER = {
         },
     },
 }
-CHOICE = {**BASE, **NO_THINKING, "structured_outputs": {"choice": ["alpha beta gamma"]}}
+RAMBLING = {**BASE, "allowed_token_ids": WORDS}
+CHOICE = {
+    **BASE,
+    **NO_THINKING,
+    "structured_outputs": {"choice": ["alpha beta gamma"]},
+    "logit_bias": OnlyVllm({151645: 50}),
+}
 UNDECIDED = [*ASK, {"role": "assistant", "content": "Hi the"}]
 
 FULL_STOP = Token(13, ".")
@@ -112,38 +128,38 @@ STRAY_BYTES = [Token(id_, 0xA1 + n) for n, id_ in enumerate((94, 95, 96, 97, 98,
 def _plain() -> list[WireRequest]:
     rambles = _says(raw=RAMBLE)
     return [
-        WireRequest(name="01-chat-plain", body=BASE, script=rambles),
-        WireRequest(name="02-chat-stream", body={**BASE, "stream": True}, script=rambles),
+        WireRequest(name="01-chat-plain", body=RAMBLING, script=rambles),
+        WireRequest(name="02-chat-stream", body={**RAMBLING, "stream": True}, script=rambles),
         WireRequest(
             name="03-chat-stream-usage",
             body={
-                **BASE,
+                **RAMBLING,
                 "stream": True,
                 "stream_options": {"include_usage": True, "continuous_usage_stats": True},
             },
             script=rambles,
         ),
-        WireRequest(name="04-chat-top0", body={**BASE, "top_logprobs": 0}, script=rambles),
-        WireRequest(name="04-chat-top1", body={**BASE, "top_logprobs": 1}, script=rambles),
+        WireRequest(name="04-chat-top0", body={**RAMBLING, "top_logprobs": 0}, script=rambles),
+        WireRequest(name="04-chat-top1", body={**RAMBLING, "top_logprobs": 1}, script=rambles),
         *(
             WireRequest(
                 name="05-n2" + ("-stream" if stream else ""),
-                body={**BASE, "temperature": 1, "max_tokens": 5, "n": 2, **({"stream": True} if stream else {})},
+                body={**RAMBLING, "temperature": 1, "max_tokens": 5, "n": 2, **({"stream": True} if stream else {})},
                 script=rambles,
             )
             for stream in (True, False)
         ),
-        WireRequest(name="08-max1-stream", body={**BASE, "max_tokens": 1, "stream": True}, script=rambles),
+        WireRequest(name="08-max1-stream", body={**RAMBLING, "max_tokens": 1, "stream": True}, script=rambles),
         WireRequest(
             name="09-tokidstr",
-            body={**BASE, "max_tokens": 3, "return_tokens_as_token_ids": True, "top_logprobs": 1},
+            body={**RAMBLING, "max_tokens": 3, "return_tokens_as_token_ids": True, "top_logprobs": 1},
             script=rambles,
         ),
-        WireRequest(name="11-promptlp", body={**BASE, "max_tokens": 2, "prompt_logprobs": 0}, script=rambles),
+        WireRequest(name="11-promptlp", body={**RAMBLING, "max_tokens": 2, "prompt_logprobs": 0}, script=rambles),
         WireRequest(
             name="12-continue",
             body={
-                **BASE,
+                **RAMBLING,
                 "messages": UNDECIDED,
                 "max_tokens": 2,
                 "add_generation_prompt": False,
@@ -152,14 +168,24 @@ def _plain() -> list[WireRequest]:
             script=rambles,
         ),
         WireRequest(
-            name="12-echo", body={**BASE, "messages": UNDECIDED, "max_tokens": 2, "echo": True}, script=rambles
+            name="12-echo", body={**RAMBLING, "messages": UNDECIDED, "max_tokens": 2, "echo": True}, script=rambles
         ),
-        WireRequest(name="12-nogen", body={**BASE, "max_tokens": 2, "add_generation_prompt": False}, script=rambles),
-        WireRequest(name="12-prompttext", body={**BASE, "max_tokens": 2, "return_prompt_text": True}, script=rambles),
+        WireRequest(
+            name="12-nogen", body={**RAMBLING, "max_tokens": 2, "add_generation_prompt": False}, script=rambles
+        ),
+        WireRequest(
+            name="12-prompttext", body={**RAMBLING, "max_tokens": 2, "return_prompt_text": True}, script=rambles
+        ),
         WireRequest(
             name="13-chat-batch",
             path="/v1/chat/completions/batch",
-            body={"model": MODEL, "messages": [ASK, ASK], "max_tokens": 2, "return_token_ids": True},
+            body={
+                "model": MODEL,
+                "messages": [ASK, ASK],
+                "max_tokens": 2,
+                "return_token_ids": True,
+                "allowed_token_ids": WORDS,
+            },
             script=rambles,
         ),
     ]
@@ -188,8 +214,10 @@ def _ends() -> list[WireRequest]:
 
 
 def _tools() -> list[WireRequest]:
-    # A call that does not end before the limit, with arguments that are no object, as the random model writes it.
-    half = '<tool_call>{"name": "get_weather", "arguments":' + ' [["' + RAMBLE
+    # A call that does not end before the limit, its arguments a text of many words.
+    half = '<tool_call>{"name": "get_weather", "arguments": "' + RAMBLE
+    # A quote where one may stand, and behind it words for ever: `"`, " the", " word".
+    quoting = OnlyVllm({1: 50, 279: 100, 3409: 100})
     named = {"type": "function", "function": {"name": "get_weather"}}
     forced = [
         WireRequest(
@@ -201,8 +229,9 @@ def _tools() -> list[WireRequest]:
                 "tool_choice": choice,
                 "stream": stream,
                 "chat_template_kwargs": {"enable_thinking": thinking},
+                **({"allowed_token_ids": WORDS} if thinking or label == "auto" else {"logit_bias": quoting}),
             },
-            script=_says(raw=STRAY + RAMBLE if thinking else RAMBLE if label == "auto" else half),
+            script=_says(raw=RAMBLE if thinking or label == "auto" else half),
         )
         for label, choice in (("auto", "auto"), ("named", named), ("required", "required"))
         for stream in (False, True)
@@ -222,6 +251,8 @@ def _tools() -> list[WireRequest]:
                 "tool_choice": "auto",
                 "stream": stream,
                 "structured_outputs": {"regex": regex},
+                # A blank of its own, and the second of the end tokens.
+                "logit_bias": OnlyVllm({220: 50, 151643: 50}),
             },
             script=_says(raw=call, end="<|endoftext|>"),
         )
@@ -238,13 +269,14 @@ def _thinking() -> list[WireRequest]:
         **BASE,
         "max_tokens": 60,
         "structured_outputs": {"regex": r"<think>\n[a-z ]{10,20}\n</think>\n\n[A-Za-z ,.]{10,20}"},
-        "logit_bias": {Token(151667, "<think>"): 90, Token(151668, "</think>"): 90},
+        "logit_bias": {Token(151667, "<think>"): 90, Token(151668, "</think>"): 90, Token(151643, "<|endoftext|>"): 50},
     }
     spelled = {
         **BASE,
         **NO_THINKING,
         "max_tokens": 60,
         "structured_outputs": {"regex": r"<think>\nab cd\n</think>\n\nalpha beta"},
+        "logit_bias": OnlyVllm({151643: 50}),
     }
     for stream in (False, True):
         suffix = "s" if stream else "n"
@@ -265,7 +297,7 @@ def _thinking() -> list[WireRequest]:
 
 
 def _refusals() -> list[WireRequest]:
-    one = {**BASE, "max_tokens": 1}
+    one = {**RAMBLING, "max_tokens": 1}
     long = {**BASE, "messages": [{"role": "user", "content": "word " * 17000}]}
     rambles = _says(raw=RAMBLE)
     only_end = {**BASE, "allowed_token_ids": [END]}

@@ -49,10 +49,21 @@ def test_the_role_of_the_reply():
 @pytest.mark.parametrize(
     ("data", "param", "message"),
     [
-        ({"max_tokens": "many"}, "body.max_tokens", "Expected `int | null`, got `str`"),
-        ({"messages": [3]}, "body.messages.0", "Expected `object`, got `int`"),
-        ({"stream_options": 1, "stream": True}, "body.stream_options", "Expected `object | null`"),
-        ({"tools": [{}]}, "body.tools.0.function.name", "Field required"),
+        ({"max_tokens": "many"}, "body.max_tokens", "unable to parse string as an integer"),
+        ({"messages": [3]}, "body.messages.0", "Input should be a valid dictionary"),
+        (
+            {"messages": "x"},
+            "body.messages",
+            "'list_type', 'loc': 'body.messages', 'msg': 'Input should be a valid list', 'input': 'x'",
+        ),
+        (
+            {"seed": [1]},
+            "body.seed",
+            "'int_type', 'loc': 'body.seed', 'msg': 'Input should be a valid integer', 'input': '<list of 1 items>'",
+        ),
+        ({"stream_options": 1, "stream": True}, "body.stream_options", "Input should be a valid dictionary or object"),
+        ({"tools": [{}]}, "body.tools.0.function", "Field required"),
+        ({"tools": [{"function": {}}]}, "body.tools.0.function.name", "Field required"),
         ({"logprobs": 5}, "body.logprobs", "unable to interpret input"),
     ],
 )
@@ -86,8 +97,12 @@ def test_a_wrong_type_is_named(data, param, message):
         ({"stop": ["a", ""]}, None, "stop cannot contain an empty string"),
         ({"allowed_token_ids": []}, "allowed_token_ids", "empty"),
         ({"allowed_token_ids": [50]}, "allowed_token_ids", "out-of-vocab"),
-        ({"continue_final_message": True, "add_generation_prompt": True}, None, "Cannot set both"),
-        ({"messages": []}, "messages", "must not be empty"),
+        ({"continue_final_message": True, "add_generation_prompt": True}, None, "are not compatible"),
+        ({"messages": []}, None, "empty conversation"),
+        ({"temperature": -1}, "temperature", "must be non-negative, got -1.0"),
+        ({"top_logprobs": -1, "logprobs": True}, "logprobs", "Requested sample logprobs of 50"),
+        ({"top_logprobs": -2, "logprobs": True}, "top_logprobs", "must be a positive value or -1"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "cannot be converted to integer token IDs: ['x']"),
     ],
 )
 def test_what_the_engine_refuses(data, param, message):
@@ -115,7 +130,7 @@ def test_json_is_taken_with_a_charset_and_with_what_only_python_takes():
     [
         (b'{"a": ', {"type": "Bad Request", "param": "body.6"}),
         (b"[]", {"type": "Bad Request", "param": "body"}),
-        (b"", {"type": "Bad Request", "param": "body.0"}),
+        (b"", {"type": "Bad Request", "param": "body"}),
     ],
 )
 def test_what_is_no_json_object_is_refused(body, answer):

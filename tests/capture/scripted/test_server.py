@@ -82,6 +82,7 @@ async def test_tokenising_is_the_chats_own_and_goes_both_ways():
         _, plain = await answer(session.post("/tokenize", json={"prompt": text["prompt"]}))
         assert plain["tokens"] == counted["tokens"]
         assert plain["token_strs"] is None
+        assert await answer(session.post("/detokenize", json={"tokens": [0x61, 10**7]})) == (200, {"prompt": "a"})
 
 
 @pytest.mark.parametrize(
@@ -90,8 +91,10 @@ async def test_tokenising_is_the_chats_own_and_goes_both_ways():
         ("/tokenize", {}, "body.prompt"),
         ("/tokenize", {"messages": "x"}, "body.messages"),
         ("/detokenize", {"tokens": "x"}, "body.tokens"),
-        ("/detokenize", {"tokens": [10**6]}, "tokens"),
-        ("/v1/chat/completions/batch", {"messages": USER}, "body.messages"),
+        ("/detokenize", {"tokens": [1, -1]}, "body.tokens.1"),
+        ("/detokenize", {"tokens": ["x"]}, "body.tokens.0"),
+        ("/v1/chat/completions/batch", {"messages": USER}, "body.messages.0"),
+        ("/v1/chat/completions/batch", {"messages": 1}, "body.messages"),
     ],
 )
 async def test_what_a_side_route_refuses(path, body, param):

@@ -123,6 +123,14 @@ def test_echo_comes_first_in_a_stream():
     ]
 
 
+def test_a_stream_goes_on_as_content_where_the_prompt_has_closed_the_thinking():
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "Hi the"}]
+    left_open = {"add_generation_prompt": False, "continue_final_message": True, "chat_template_kwargs": {}}
+    assert chunks({"raw": "re"}, messages=messages, **left_open)[0]["choices"][0]["delta"] == {"content": "re"}
+    whole = writer({"raw": "re"}, messages=messages, **left_open).body()["choices"][0]["message"]
+    assert (whole["reasoning"], whole["content"]) == ("re", None)
+
+
 def test_alternatives_stand_behind_the_sampled_token():
     body = writer({"text": "the name"}, logprobs=True, top_logprobs=5).body()
     for entry in body["choices"][0]["logprobs"]["content"]:
