@@ -48,7 +48,7 @@ RULES: dict[str, str] = {
     "tie_task": "main: of several candidates, the one whose opening holds the task's text",
     "tie_headers": "main: of several candidates, the one that headers point to",
     "tie_size": "main: of several candidates, the largest",
-    "given_up_tries": "first tries of its root were given up for it",
+    "given_up_tries": "other tries or draws of its first request were given up for the one that went on",
     "proved_used": "a later prompt begins with exactly this broken reply, so the agent used it",
     "overruled": "a person's verdict",
 }
@@ -332,7 +332,7 @@ def _claim(facts: Flows, flow: Flow) -> int:
 def _finish(facts: Flows, flow: Flow, verdict: Verdict) -> None:
     """Add what is known of the tries and broken replies, and what a person said."""
     if flow.given_up:
-        detail = f"sent again as call {flow.root}"
+        detail = f"given up for call {flow.root}"
         verdict.evidence.append(Evidence(rule="given_up_tries", calls=(*flow.given_up, flow.root), detail=detail))
     proved = tuple(n for n in flow.calls if n in facts.forest.proved and facts.forest.calls[n].status != "complete")
     if proved:

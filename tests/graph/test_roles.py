@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from graph.graph import Graph, read
 from graph.roles import RULES
 from tests.graph.generator import Story, stories
-from tests.graph.tape import Tape, assistant, codes, result, system, user
+from tests.graph.tape import Tape, assistant, codes, data, result, system, user
 
 TASK = "Make the tests pass."
 PROMPT = "Find every caller of parse()."
@@ -352,3 +352,36 @@ def test_an_agent_s_own_words_that_are_sampled_later_end_no_opening():
     tape.say([system("You name."), user(TASK)], assistant("Got it."))
     tape.say([*greeting, user(TASK), asks, result("a", asks)], assistant("Done."), tools=("bash",))
     assert roles(tape.graph()) == [("main", None), ("auxiliary", "title")]
+
+
+def test_a_title_beside_a_chat_without_tools():
+    tape = Tape()
+    tape.say([system("You talk."), user(TASK)], assistant("How?"))
+    tape.say([system("You name."), user(TASK)], assistant("Passing tests"))
+    tape.say([system("You talk."), user(TASK), assistant("How?"), user("Any way.")], assistant("Done."))
+    graph = tape.graph()
+    assert roles(graph) == [("main", None), ("auxiliary", "title")]
+    assert "ambiguous_main" not in codes(graph)
+
+
+def test_a_title_beside_a_task_of_one_call_is_told_by_size():
+    """Nobody goes on from anything: two questions with one opening, and the larger is the task."""
+    tape = Tape()
+    tape.say([system("You name."), user(TASK)], assistant("Passing tests"))
+    tape.say([system("You work, and here is how, at length."), user(TASK)], assistant("Done."))
+    graph = tape.graph()
+    assert roles(graph) == [("auxiliary", "title"), ("main", None)]
+    assert data(graph, "ambiguous_main") == {"by": "size", "roots": [0, 1], "kept": [1]}
+
+
+def test_a_hand_over_without_tools_is_a_summary():
+    """Nobody makes tool calls. A fresh conversation asks what the next agent should know, and its text is carried."""
+    tape = Tape()
+    opening = [system("You work."), user(TASK)]
+    tape.say(opening, assistant("I ran the tests; two of them fail."))
+    told = "Two tests fail, both of them in the parser."
+    tape.say([user("Take over: I ran the tests; two of them fail.")], assistant(told))
+    tape.say([*opening, user(f"Summary of the work so far:\n{told}")], assistant("Done."))
+    graph = tape.graph()
+    assert roles(graph) == [("main", None), ("auxiliary", "summary")]
+    assert rules(graph, 1) == ["carried"]

@@ -122,3 +122,13 @@ def test_a_call_that_is_none():
 def test_findings_stand_in_the_table_s_order():
     found = [finding["code"] for finding in findings_json(told().graph())]
     assert found == ["retries", "discarded_calls", "sampling_unpinned", "aborted_calls", "engine_errors"]
+
+
+def test_the_choices_of_one_request_share_its_prompt():
+    tape = Tape()
+    for choice in (0, 1):
+        tape.say([user("Go")], assistant(f"Draw {choice}."), choice=choice, id="chatcmpl-x", arrived=1)
+    graph = tape.graph()
+    form = rollout_json(graph.rollout, graph)
+    assert form["n_prompt_tokens"] == len(tape.calls[0].prompt_ids)
+    assert form["n_sampled_tokens"] == sum(len(call.sampled_ids) for call in tape.calls)

@@ -40,6 +40,11 @@ def test_notices_that_say_the_same_are_one_finding():
     ]
 
 
+def test_notices_in_any_order_are_equal():
+    notices = [Notice(code="expired"), Notice(code="request_refused", calls=(1,)), Notice(code="expired", calls=(2,))]
+    assert of_notices(notices) == of_notices(notices[::-1])
+
+
 def test_a_notice_may_lack_what_its_text_names():
     (found,) = of_notices([Notice(code="request_refused")])
     assert found.message == "A request was refused: unknown."
