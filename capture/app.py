@@ -19,7 +19,7 @@ from aiohttp import web
 from capture import api, logs, paths, relay
 from capture.calls import Calls
 from capture.client import find_key, read_key
-from capture.dialects.base import NO_TARGET
+from capture.dialects.base import Dialect, Target
 from capture.dialects.chat import Chat
 from capture.engines.base import Adapter
 from capture.engines.vllm import Vllm
@@ -63,7 +63,7 @@ class Appliance:
         self.data_url = ""
         self.control_url = ""
         self.store = open_store(settings.store, durability=settings.durability)
-        self.dialect = Chat()
+        self.dialects: dict[str, Dialect] = {dialect.name: dialect for dialect in (Chat(),)}
         self.engine: Engine
         self.rollouts = Rollouts(
             self.store,
@@ -135,7 +135,7 @@ class Appliance:
                     f"The engine at {engine.url} serves {', '.join(engine.models) or 'no model'}, not {wanted}.",
                     hint="Is it the right engine? --model must be one of the names that it serves.",
                 )
-            verdict = await probe(engine, self.dialect, logprobs_mode=self.settings.logprobs_mode)
+            verdict = await probe(engine, self.dialects["chat"], logprobs_mode=self.settings.logprobs_mode)
             engine.tier, engine.tier_reason = verdict.tier, verdict.reason
             engine.logprobs_mode = verdict.logprobs_mode
             required = self.settings.require_tier or engine.adapter.require_tier
@@ -256,35 +256,49 @@ class Appliance:
         return f"http://{shown}:{bound}"
 
     async def _data(self, incoming: web.Request) -> web.StreamResponse:
-        route = paths.locate(incoming.method, incoming.rel_url.raw_path, allowed=self.settings.allow_path)
+        headers, path = incoming.headers, incoming.rel_url.raw_path
+        route = paths.locate(incoming.method, path, headers=headers, allowed=self.settings.allow_path)
+        dialect = self.dialects.get(route.dialect, self.dialects["chat"])
         try:
             if route.kind == "health":
                 return web.json_response({"ok": True, "nonce": self.nonce})
-            secret = paths.find_secret(incoming.headers, incoming.query_string, route)
+            secret = paths.find_secret(headers, incoming.query_string, route)
             live = await self.rollouts.admit(secret)
-            return await self._serve(incoming, live, route)
+            return await self._serve(incoming, live, route, dialect)
         except TreeringError as error:
-            return relay.error_response(error, self.dialect)
+            return relay.error_response(error, dialect)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception:  # noqa: BLE001  whatever it is, the agent gets an error in its dialect and the log the rest
             _log.exception("a request to %s failed", route.kind)
             ours = CaptureError("internal", "Treering failed.", hint="Its log says where; please report it.")
-            return relay.error_response(ours, self.dialect)
+            return relay.error_response(ours, dialect)
 
-    async def _serve(self, incoming: web.Request, live: Live, route: paths.Route) -> web.StreamResponse:
+    async def _serve(
+        self, incoming: web.Request, live: Live, route: paths.Route, dialect: Dialect
+    ) -> web.StreamResponse:
         limit = self.settings.max_body_mib * 2**20
-        if route.kind == "chat":
-            return await relay.serve(self._calls, incoming, live, self.dialect, NO_TARGET, max_body=limit)
+        if route.kind in ("call", "count") and route.dialect in self.dialects:
+            target = Target(
+                model=route.target or None,
+                streamed=route.streamed,
+                sse=incoming.query.get("alt") == "sse",
+                headers={name.lower(): value for name, value in incoming.headers.items()},
+            )
+            if route.kind == "call":
+                return await relay.serve(self._calls, incoming, live, dialect, target, max_body=limit)
+            return await relay.count(self.engine, incoming, live, dialect, target, max_body=limit)
+        if route.kind == "stored" and route.dialect in self.dialects:
+            return _json(await self._calls.stored(live, route.target))
         if route.kind == "relay":
             return await relay.forward(self.engine, incoming, live, route.target, max_body=limit)
         if route.kind == "models":
             names = dict.fromkeys([*filter(None, [live.rules.model]), *self.engine.models])
-            return web.json_response({"object": "list", "data": [self._model(name) for name in names]})
+            return _json(dialect.models([self._card(name) for name in names]))
         if route.kind == "model":
             if live.rules.strict_model and route.target not in (live.rules.model, *self.engine.models):
                 raise ClientError("model_not_found", f"There is no model {route.target!r} here.", status=404)
-            return web.json_response(self._model(route.target))
+            return _json(dialect.model(self._card(route.target)))
         raise ClientError(
             "not_found",
             f"{incoming.method} {incoming.path} is not served here.",
@@ -292,9 +306,13 @@ class Appliance:
             status=404,
         )
 
-    def _model(self, name: str) -> dict[str, Any]:
+    def _card(self, name: str) -> dict[str, Any]:
         length = self.engine.identity.max_model_len if self.engine.identity else None
-        return {"id": name, "object": "model", "created": 0, "owned_by": "treering", "max_model_len": length}
+        return {"id": name, "created": 0, "max_model_len": length}
+
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json")
 
 
 async def _no_additions(request: web.BaseRequest, response: web.StreamResponse) -> None:

@@ -80,6 +80,14 @@ class Calls:
             raise failure
         return draft
 
+    async def stored(self, live: Live, reply_id: str) -> bytes:
+        """Return an earlier reply of the rollout as its agent got it. Raises `ClientError` 404."""
+        n = live.replies.get(reply_id)
+        exchange = None if n is None else await self._store.exchange(live.id, n)
+        if exchange is None or exchange.reply is None:
+            raise ClientError("response_not_found", f"No response of this rollout has the id {reply_id!r}.", status=404)
+        return exchange.reply
+
     async def _earlier(self, live: Live, dialect: Dialect, body: bytes) -> list[Earlier]:
         """Return the exchanges that a request goes on from, the oldest first. Raises `ClientError` 404."""
         found: list[Earlier] = []

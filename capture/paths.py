@@ -14,10 +14,22 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-Kind = Literal["chat", "models", "model", "relay", "health", "unknown"]
+Kind = Literal["call", "count", "stored", "models", "model", "relay", "health", "unknown"]
 
-_POST: dict[tuple[str, ...], Kind] = {("chat", "completions"): "chat"}
-_GET: dict[tuple[str, ...], Kind] = {("models",): "models", ("healthz",): "health"}
+# The last segments of a POST → what it is, and in which dialect.
+_POST: dict[tuple[str, ...], tuple[Kind, str]] = {
+    ("chat", "completions"): ("call", "chat"),
+    ("completions",): ("call", "completions"),
+    ("responses",): ("call", "responses"),
+    ("messages", "count_tokens"): ("count", "messages"),
+    ("messages",): ("call", "messages"),
+}
+# Gemini's verbs, behind `models/{model}:`.
+_GEMINI: dict[str, tuple[Kind, bool | None]] = {
+    "generateContent": ("call", False),
+    "streamGenerateContent": ("call", True),
+    "countTokens": ("count", None),
+}
 RELAYED: tuple[tuple[str, str], ...] = (
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
@@ -28,20 +40,25 @@ RELAYED: tuple[tuple[str, str], ...] = (
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request is for."""
+    """What a request is for, and the dialect that it speaks."""
 
     kind: Kind
+    dialect: str = "chat"
     # From `/r/{secret}/…`; None when the path holds none.
     secret: str | None = None
-    # A relayed route's path at the engine; a model's id.
+    # A relayed route's path at the engine; a model's id, a stored reply's.
     target: str = ""
+    # Gemini's: whether a stream is asked for.
+    streamed: bool | None = None
 
 
-def locate(method: str, raw_path: str, *, allowed: tuple[str, ...] = ()) -> Route:
+def locate(
+    method: str, raw_path: str, *, headers: Mapping[str, str] | None = None, allowed: tuple[str, ...] = ()
+) -> Route:
     """Find the route of a request.
 
-    `raw_path` is the path as it stood on the wire, still quoted, without the query. `allowed` are further paths that
-    the operator lets through to the engine, any method.
+    `raw_path` is the path as it stood on the wire, still quoted, without the query. `headers` tell the dialect where
+    the path doesn't. `allowed` are further paths that the operator lets through to the engine, any method.
     """
     segments = tuple(part for part in raw_path.split("/") if part)
     secret: str | None = None
@@ -50,21 +67,47 @@ def locate(method: str, raw_path: str, *, allowed: tuple[str, ...] = ()) -> Rout
             secret = unquote(segments[i + 1])
             segments = segments[:i] + segments[i + 2 :]
             break
+    found = _located(method, segments, _spoken(segments, headers or {}), allowed)
+    return msgspec.structs.replace(found, secret=secret)
+
+
+def _located(method: str, segments: tuple[str, ...], spoken: str, allowed: tuple[str, ...]) -> Route:
     if method == "HEAD" and not segments:
-        return Route(kind="health", secret=secret)
-    table = _POST if method == "POST" else _GET if method in ("GET", "HEAD") else {}
-    for tail, kind in table.items():
-        if segments[-len(tail) :] == tail:
-            return Route(kind=kind, secret=secret)
-    if method == "GET" and "models" in segments[:-1]:
-        # A model's id may hold slashes, quoted or not.
-        at = segments.index("models")
-        return Route(kind="model", secret=secret, target=unquote("/".join(segments[at + 1 :])))
+        return Route(kind="health")
+    if method in ("GET", "HEAD") and segments[-1:] == ("healthz",):
+        return Route(kind="health")
+    if method == "POST":
+        for tail, (kind, dialect) in _POST.items():
+            if segments[-len(tail) :] == tail:
+                return Route(kind=kind, dialect=dialect)
+        if "models" in segments[:-1]:
+            name, colon, verb = unquote("/".join(segments[segments.index("models") + 1 :])).rpartition(":")
+            if colon and verb in _GEMINI:
+                kind, streamed = _GEMINI[verb]
+                return Route(kind=kind, dialect="gemini", target=name, streamed=streamed)
+    if method == "GET":
+        if segments[-1:] == ("models",):
+            return Route(kind="models", dialect=spoken)
+        if "models" in segments[:-1]:
+            # A model's id may hold slashes, quoted or not.
+            name = unquote("/".join(segments[segments.index("models") + 1 :]))
+            return Route(kind="model", dialect=spoken, target=name)
+        if segments[-2:-1] == ("responses",):
+            return Route(kind="stored", dialect="responses", target=unquote(segments[-1]))
     for verb, path in (*RELAYED, *((method, path) for path in allowed)):
         wanted = tuple(part for part in path.split("/") if part)
         if verb == method and wanted and segments[-len(_bare(wanted)) :] == _bare(wanted):
-            return Route(kind="relay", secret=secret, target=path)
-    return Route(kind="unknown", secret=secret)
+            return Route(kind="relay", dialect=spoken, target=path)
+    return Route(kind="unknown", dialect=spoken)
+
+
+def _spoken(segments: tuple[str, ...], headers: Mapping[str, str]) -> str:
+    """Return the dialect of a request whose path alone doesn't tell: that of its error, or of a list of models."""
+    if "v1beta" in segments or "x-goog-api-key" in headers:
+        return "gemini"
+    if "anthropic-version" in headers:
+        return "messages"
+    return "chat"
 
 
 def find_secret(headers: Mapping[str, str], query: str, route: Route) -> str | None:

@@ -77,6 +77,25 @@ async def forward(engine: Engine, incoming: web.Request, live: Live, path: str, 
     return web.Response(body=reply, status=answer.status, headers=_headers(answer))
 
 
+async def count(
+    engine: Engine, incoming: web.Request, live: Live, dialect: Dialect, target: Target, *, max_body: int
+) -> web.StreamResponse:
+    """Answer how many tokens a request would have: the engine's own count of its own rendering, never an estimate."""
+    body = await read_body(incoming, max_body)
+    request = dialect.read_count(body, target=target)
+    asked = engine.adapter.count(request, model=live.rules.model or next(iter(engine.models), None))
+    async with await engine.send("POST", asked.path, body=asked.body) as answer:
+        _refuse_auth(answer.status)
+        reply = await answer.read()
+    if answer.status >= 400:
+        translator = dialect.translator(request)
+        failed = reply if translator is None else translator.failed(answer.status, reply)
+        return web.Response(body=failed, status=answer.status, headers={"Content-Type": "application/json"})
+    return web.Response(
+        body=dialect.counted(engine.adapter.counted(reply)), headers={"Content-Type": "application/json"}
+    )
+
+
 class _Relay:
     """One call: the engine's answer on one side, the agent's connection on the other."""
 

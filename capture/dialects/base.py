@@ -123,6 +123,9 @@ class Dialect(Protocol):
         `earlier` are the exchanges that it goes on from (see `refers_to`), the oldest first.
         """
 
+    def read_count(self, body: bytes, *, target: Target = NO_TARGET) -> Request:
+        """Read a request to count tokens: a call's body, but for what only sampling needs. Raises `ClientError`."""
+
     def refers_to(self, body: bytes) -> str | None:
         """Return the id of the earlier reply that a request goes on from, if it names one; never raises."""
 

@@ -110,6 +110,10 @@ class Chat:
             undecoded="; ".join(doubts) or None,
         )
 
+    def read_count(self, body: bytes, *, target: Target = NO_TARGET) -> Request:
+        """Read a request to count tokens. Raises `ClientError` as `read` does."""
+        return self.read(body, target=target)
+
     def refers_to(self, body: bytes) -> str | None:
         """Return None: each request brings its whole history."""
         return None

@@ -80,6 +80,13 @@ class Reader(Protocol):
         """Return the engine's logprob entries by choice as JSON, if the client asked for alternatives."""
 
 
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A side question to an engine: a POST's path and body."""
+
+    path: str
+    body: bytes
+
+
 class Adapter(Protocol):
     """One kind of engine."""
 
@@ -92,3 +99,9 @@ class Adapter(Protocol):
 
     def reader(self, request: Request, *, model: str | None = None) -> Reader:
         """Return a reader for the reply; with `model` the reply's model name is replaced by it."""
+
+    def count(self, request: Request, *, model: str | None) -> Ask:
+        """Return the question how many tokens a request's prompt has, by the engine's own template."""
+
+    def counted(self, body: bytes) -> int:
+        """Read the answer to it. Raises `EngineError` `engine_garbled`."""

@@ -27,10 +27,25 @@ from capture.dialects.assembly import Assembly
 from capture.dialects.base import Request
 from capture.engines.base import Choice, Reader, Seen
 from capture.engines.sampled import NULL, Doubts, Sampled
+from capture.errors import EngineError
 from graph import messages as canonical
 from graph.records import IntArray
 
 _FLAGS = (None, NULL, b"true", b"false")
+
+# Of a chat request, what its prompt is made of.
+_RENDERED = (
+    "messages",
+    "tools",
+    "chat_template",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+)
+
+
+class _Count(msgspec.Struct):
+    count: int
 
 
 # What vLLM puts on the last chunk with a finish, unless usage is asked for: then on the chunk with usage instead
@@ -60,7 +75,7 @@ class Vllm:
             if top in (None, NULL):
                 # Null gives no logprobs at all on some versions.
                 changes["top_logprobs"] = b"0"
-        if request.streamed and not request.asked.usage:
+        if request.streamed:
             changes |= _with_usage(fields.get("stream_options", NULL))
         return changes
 
@@ -68,12 +83,29 @@ class Vllm:
         """Return a reader for the reply; with `model` the reply's model name is replaced by it."""
         return VllmReader(request, model=model)
 
+    def count(self, request: Request, *, model: str | None) -> Ask:
+        """Ask `/tokenize`, which renders messages, tools and template arguments as the chat route does."""
+        fields = {name: request.fields[name] for name in _RENDERED if name in request.fields}
+        if model is not None:
+            fields["model"] = msgspec.json.encode(model)
+        return Ask(path="/tokenize", body=rawjson.join(fields))
+
+    def counted(self, body: bytes) -> int:
+        """Read `/tokenize`'s answer. Raises `EngineError` `engine_garbled`."""
+        try:
+            return msgspec.json.decode(body, type=_Count).count
+        except msgspec.DecodeError as error:
+            raise EngineError("engine_garbled", "The engine gave no count of tokens.") from error
+
 
 def _with_usage(options: bytes) -> dict[str, bytes | None]:
     if options == NULL:
         return {"stream_options": b'{"include_usage":true}'}
     try:
-        return {"stream_options": rawjson.join(rawjson.split(options) | {"include_usage": b"true"})}
+        given = rawjson.split(options)
+        if given.get("include_usage") == b"true":
+            return {}
+        return {"stream_options": rawjson.join(given | {"include_usage": b"true"})}
     except ValueError:
         # Not an object: the engine's to refuse.
         return {}

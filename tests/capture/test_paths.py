@@ -7,31 +7,53 @@ from capture.paths import Route, find_secret, locate
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "kind"),
+    ("method", "path", "kind", "dialect"),
     [
-        ("POST", "/v1/chat/completions", "chat"),
-        ("POST", "/chat/completions", "chat"),
-        ("POST", "/gateway/eu/v1/chat/completions", "chat"),
-        ("POST", "/v1/chat/completions/", "chat"),
-        ("GET", "/v1/chat/completions", "unknown"),
-        ("POST", "/v1/chat/completions/render", "unknown"),
-        ("POST", "/v1/chatcompletions", "unknown"),
-        ("GET", "/v1/models", "models"),
-        ("GET", "/models", "models"),
-        ("GET", "/healthz", "health"),
-        ("HEAD", "/", "health"),
-        ("GET", "/", "unknown"),
-        ("POST", "/tokenize", "relay"),
-        ("POST", "/v1/tokenize", "relay"),
-        ("POST", "/v1/embeddings", "relay"),
-        ("POST", "/inference/v1/abort_requests", "unknown"),
-        ("POST", "/inference/v1/generate", "unknown"),
-        ("POST", "/v1/completions", "unknown"),
-        ("POST", "/pause", "unknown"),
+        ("POST", "/v1/chat/completions", "call", "chat"),
+        ("POST", "/chat/completions", "call", "chat"),
+        ("POST", "/gateway/eu/v1/chat/completions", "call", "chat"),
+        ("POST", "/v1/chat/completions/", "call", "chat"),
+        ("POST", "/v1/completions", "call", "completions"),
+        ("POST", "/v1/responses", "call", "responses"),
+        ("GET", "/v1/responses/chatcmpl-1", "stored", "responses"),
+        ("POST", "/v1/messages", "call", "messages"),
+        ("POST", "/v1/messages/count_tokens", "count", "messages"),
+        ("POST", "/v1beta/models/m:generateContent", "call", "gemini"),
+        ("POST", "/v1beta/models/m:streamGenerateContent", "call", "gemini"),
+        ("POST", "/v1beta/models/m:countTokens", "count", "gemini"),
+        ("POST", "/v1beta/models/m:predict", "unknown", "gemini"),
+        ("GET", "/v1beta/models", "models", "gemini"),
+        ("GET", "/v1/chat/completions", "unknown", "chat"),
+        ("POST", "/v1/chat/completions/render", "unknown", "chat"),
+        ("POST", "/v1/chatcompletions", "unknown", "chat"),
+        ("GET", "/v1/models", "models", "chat"),
+        ("GET", "/models", "models", "chat"),
+        ("GET", "/healthz", "health", "chat"),
+        ("HEAD", "/", "health", "chat"),
+        ("GET", "/", "unknown", "chat"),
+        ("POST", "/tokenize", "relay", "chat"),
+        ("POST", "/v1/tokenize", "relay", "chat"),
+        ("POST", "/v1/embeddings", "relay", "chat"),
+        ("POST", "/inference/v1/abort_requests", "unknown", "chat"),
+        ("POST", "/inference/v1/generate", "unknown", "chat"),
+        ("POST", "/pause", "unknown", "chat"),
     ],
 )
-def test_a_route_is_found_by_its_last_segments(method: str, path: str, kind: str) -> None:
-    assert locate(method, path).kind == kind
+def test_a_route_is_found_by_its_last_segments(method: str, path: str, kind: str, dialect: str) -> None:
+    route = locate(method, path)
+    assert (route.kind, route.dialect) == (kind, dialect)
+
+
+def test_geminis_path_names_the_model_and_says_if_it_streams() -> None:
+    route = locate("POST", "/v1beta/models/Qwen%2FQwen3-8B:streamGenerateContent")
+    assert (route.target, route.streamed) == ("Qwen/Qwen3-8B", True)
+    assert locate("POST", "/v1beta/models/m:generateContent").streamed is False
+
+
+def test_headers_tell_the_dialect_where_the_path_does_not() -> None:
+    assert locate("GET", "/v1/models", headers={"anthropic-version": "2023-06-01"}).dialect == "messages"
+    assert locate("GET", "/models", headers={"x-goog-api-key": "k"}).dialect == "gemini"
+    assert locate("POST", "/v1/nope", headers={"anthropic-version": "2023-06-01"}).dialect == "messages"
 
 
 def test_a_models_id_may_hold_slashes() -> None:
@@ -46,14 +68,14 @@ def test_the_operator_lets_a_path_through() -> None:
 
 def test_a_secret_in_the_path_is_taken_off_it() -> None:
     route = locate("POST", "/r/sk-a%2Bb/v1/chat/completions")
-    assert route == Route(kind="chat", secret="sk-a+b")
+    assert route == Route(kind="call", secret="sk-a+b")
 
 
 def test_secrets_are_looked_for_in_one_order() -> None:
     headers = CIMultiDict(
         {"Authorization": "Bearer one", "X-Api-Key": "two", "x-goog-api-key": "three", "api-key": "four"}
     )
-    route = Route(kind="chat", secret="six")
+    route = Route(kind="call", secret="six")
     seen = []
     for name in ("authorization", "x-api-key", "x-goog-api-key", "api-key"):
         seen.append(find_secret(headers, "key=five", route))
@@ -64,8 +86,8 @@ def test_secrets_are_looked_for_in_one_order() -> None:
 
 @pytest.mark.parametrize("value", ["", "Bearer", "Bearer ", "Basic abc"])
 def test_an_authorisation_that_shows_no_key_is_none(value: str) -> None:
-    assert find_secret(CIMultiDict({"Authorization": value}), "", Route(kind="chat")) is None
+    assert find_secret(CIMultiDict({"Authorization": value}), "", Route(kind="call")) is None
 
 
 def test_the_scheme_is_read_without_regard_to_case() -> None:
-    assert find_secret(CIMultiDict({"authorization": "bearer k"}), "", Route(kind="chat")) == "k"
+    assert find_secret(CIMultiDict({"authorization": "bearer k"}), "", Route(kind="call")) == "k"
