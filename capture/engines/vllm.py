@@ -25,7 +25,7 @@ import msgspec
 from capture import rawjson
 from capture.dialects.assembly import Assembly
 from capture.dialects.base import Request
-from capture.engines.base import Choice, Reader, Seen
+from capture.engines.base import Ask, Choice, Reader, Seen
 from capture.engines.sampled import NULL, Doubts, Sampled
 from capture.errors import EngineError
 from graph import messages as canonical
