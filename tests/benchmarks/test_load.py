@@ -1,0 +1,53 @@
+import json
+
+import pytest
+
+from benchmarks.corpus import Corpus
+from benchmarks.load import Reply, contents_of, head_of
+from benchmarks.wire import Ask, Wire
+
+CORPUS = Corpus(2_000)
+WIRE = Wire(CORPUS)
+EVENTS = WIRE.events(Ask(start=1, n_prompt=600, streamed=True), b"0f")
+WHOLE = b"".join(WIRE.whole(Ask(start=1, n_prompt=600), b"0f"))
+STREAM = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    + b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in EVENTS)
+    + b"0\r\n\r\n"
+)
+PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(WHOLE) + WHOLE
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 300, 100_000])
+def test_a_stream_is_read_the_same_however_it_is_cut(size: int) -> None:
+    reply = Reply(keep=True)
+    ends = [reply.feed(STREAM[at : at + size], at) for at in range(0, len(STREAM), size)]
+    assert ends == [False] * (len(ends) - 1) + [True]
+    assert (reply.status, reply.streamed, reply.n_events) == (200, True, 203)
+    # The piece in which the first token's chunk names it.
+    at = STREAM.index(b'"delta":{"content":') + len(b'"delta":{"content":') - 1
+    assert reply.first_token_at == at // size * size
+    if size > 300:
+        assert "".join(contents_of(b"".join(reply.kept or []), streamed=True)) == CORPUS.text(601, 801)
+
+
+@pytest.mark.parametrize("size", [1, 300, 100_000])
+def test_a_whole_reply_ends_with_its_last_byte(size: int) -> None:
+    reply = Reply(keep=True)
+    ends = [reply.feed(PLAIN[at : at + size], at) for at in range(0, len(PLAIN), size)]
+    assert ends == [False] * (len(ends) - 1) + [True]
+    assert (reply.status, reply.streamed, reply.first_token_at, reply.n_bytes) == (200, False, None, len(WHOLE))
+    assert contents_of(b"".join(reply.kept or []), streamed=False) == [CORPUS.text(601, 801)]
+
+
+def test_what_is_no_reply_is_an_error() -> None:
+    with pytest.raises((ValueError, KeyError)):
+        Reply().feed(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", 0.0)
+
+
+def test_a_request_head_names_its_reply() -> None:
+    head = head_of(json.dumps({"a": 1}).encode(), key="sk-1", bench="1,2,0,1,3")
+    lines = head.decode().split("\r\n")
+    assert lines[0] == "POST /v1/chat/completions HTTP/1.1"
+    assert {"Authorization: Bearer sk-1", "Content-Length: 8", "X-Bench: 1,2,0,1,3"} <= set(lines)
+    assert head.endswith(b"\r\n\r\n")
