@@ -205,7 +205,8 @@ def _ends() -> list[WireRequest]:
         WireRequest(name="07-stop-stream", body={**stop, "stream": True}),
         WireRequest(
             name="07-stopids",
-            body={**CHOICE, "stop_token_ids": [Token(13440, "ta")]},
+            # The stop id, as soon as it may come.
+            body={**CHOICE, "stop_token_ids": [Token(13440, "ta")], "logit_bias": OnlyVllm({13440: 50})},
             script=_says(raw="alpha beta gamma"),
         ),
         WireRequest(name="10-utf8-stream", body={**utf8, "stream": True}),
