@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
@@ -110,10 +110,11 @@ class Trees:
                 continue
             # A conversation's own reply, said again, is a turn that was kept.
             can_be = [*front.summaries, *(n for n in front.spoken if self.root[n] != root)]
-            read = {n: self._had_read(n, root, last) for n in can_be}
+            brought = {*can_be, *front.quoted, *front.said}
+            read = {n: self._had_read(n, root) if self._comes_last(n, last, brought) else 0 for n in can_be}
             if score := max(read.values(), default=0):
                 more = [*front.quoted, *(n for n in front.said if self.root[n] != root)]
-                carries = {n for n in read if read[n]} | {n for n in more if self._had_read(n, root, None)}
+                carries = {n for n in read if read[n]} | {n for n in more if self._had_read(n, root)}
                 continued = Compaction(parent=last, carries=tuple(sorted(carries)))
                 found[root] = score, replies.calls[last].ended or 0, continued
         # Who reads a conversation reads its subagents' reports too: they are not what was summarised.
@@ -199,17 +200,21 @@ class Trees:
             bool(opening) and any(message.digest == opening[-1] for message in call.messages)
         )
 
-    def _had_read(self, n: int, root: int, last: int | None) -> int:
-        """Say if call `n` had read the tree of `root`: 0, or a number that grows with the evidence.
+    def _comes_last(self, n: int, last: int, brought: Collection[int]) -> bool:
+        """Say if nothing came after call `n` in the tree that `last` ends, but calls whose text is `brought`."""
+        if self.root[n] != self.root[last]:
+            return self._replies.calls[last].arrived < (self._replies.calls[n].ended or 0)
+        at: int | None = last
+        while at is not None and at != n and at in brought:
+            at = self._parent.get(at)
+        return at == n
 
-        With `last`, the tree's last call now, nothing may have come after `n` there.
-        """
+    def _had_read(self, n: int, root: int) -> int:
+        """Say if call `n` had read the tree of `root`: 0, or a number that grows with the evidence."""
         replies = self._replies
         call = replies.calls[n]
         if self.root[n] == root:
-            return _MESSAGE if n != root and (last is None or self.descends(last, n)) else 0
-        if last is not None and replies.calls[last].arrived > (call.ended or 0):
-            return 0
+            return _MESSAGE if n != root else 0
         before = max(
             (m for m in self.members[root] if replies.parent_by_message(m, call)),
             key=lambda m: (replies.calls[m].ended or 0, m),

@@ -18,8 +18,8 @@ Two things that the rules leave to be said
   last turn all the same, by drift: "not exact" is said of the call whose reply the request carries. Else drift would be
   seen in first turns alone, and a turn that drifts would look like a branch that nobody went on with.
 - What was sampled of an aborted reply may be a prefix of what its retry sampled, so that ids alone would prove the
-  aborted call used when its retry was. Where there are messages they are asked: the message in the reply's place must
-  not be another call's reply, nor what a delivered call with the same prompt said too.
+  aborted call used when it was the retry that was, by drift. So they don't where the request carries the reply of a
+  delivered call with the same prompt.
 
 Costs. An exact link takes a few steps in the trie and a look at the last messages. Other links take besides a look at
 the messages behind the reply that is found. Replies are found by what they are known by, never by going through calls.
@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from graph.compactions import Trees
 from graph.drift import explain
-from graph.messages import equal
 from graph.records import Call, Drift, Link
 from graph.replies import Replies
 from graph.tokens import Trie
@@ -91,23 +90,12 @@ class Linker:
     def _exact(self, call: Call) -> int | None:
         if call.n not in self._tokens or call.status not in LINKED:
             return None
+        replies = self._replies
         for _, keys in self._tokens.ends(call.n, self._tokens.n_prompt(call.n)):
-            parents = [n for n in keys if n in self._replies.calls and self._continued(n, call)]
+            parents = [n for n in keys if n in replies.calls and replies.usable(n, call)]
             if parents:
-                return max(parents, key=lambda n: (self._replies.delivered(n) is True, self._replies.calls[n].ended, n))
+                return max(parents, key=lambda n: (replies.delivered(n) is True, replies.calls[n].ended, n))
         return None
-
-    def _continued(self, n: int, call: Call) -> bool:
-        """Say if `call`, whose prompt begins with the ids of call `n`, can have gone on from it."""
-        before = self._replies.calls[n]
-        if before.sampled_ids is None or not self._replies.usable(n, call):
-            return False
-        place = len(before.messages)
-        if self._replies.delivered(n) is True or before.reply is None or not 0 < place < len(call.messages):
-            return True
-        message = call.messages[place]
-        said = (m for m in self._replies.saying_this(message) if m != n and self._replies.usable(m, call))
-        return equal(message, before.reply) or next(said, None) is None
 
     def _nearer(self, carried: int, exact: int, call: Call) -> bool:
         """Say if the call whose reply is carried is nearer than the one whose ids are."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from graph.forest import grow
 from graph.records import Link
 from tests.graph.generator import Chat
@@ -31,6 +33,13 @@ def transcript(messages: list[Chat]) -> Chat:
         calls = [f"{c['function']['name']}({c['function']['arguments']})" for c in message.get("tool_calls") or ()]
         lines.append(f"[{message['role']}]: {message['content']}" + "".join(f"\n[Tool call]: {call}" for call in calls))
     return user("Here is the conversation:\n\n" + "\n\n".join(lines) + "\n\nSummarise it.")
+
+
+def spaced(message: Chat) -> Chat:
+    """An assistant message as an agent echoes it that serialises the arguments again."""
+    call = message["tool_calls"][0]
+    arguments = json.dumps(json.loads(call["function"]["arguments"]), indent=1)
+    return message | {"tool_calls": [call | {"function": call["function"] | {"arguments": arguments}}]}
 
 
 def test_a_summary_as_an_assistant_message():
@@ -132,11 +141,43 @@ def test_what_goes_on_behind_a_compaction_by_drift_is_no_second_one():
     tape.say([system("You summarise."), transcript(history)], assistant(SUMMARY))
     after = [SYSTEM, user(f"So far: {SUMMARY}"), TASK]
     tape.say(after, LOOK, tools=TOOLS)
-    spaced = LOOK | {
-        "tool_calls": [LOOK["tool_calls"][0] | {"function": {"name": "bash", "arguments": '{"command":"ls -a"}'}}]
-    }
-    tape.say([*after, spaced, result("x", LOOK)], assistant("Done."), tools=TOOLS)
+    tape.say([*after, spaced(LOOK), result("x", LOOK)], assistant("Done."), tools=TOOLS)
     assert links(tape)[2:] == [("compaction", 0, (1,)), ("drift", 2, ())]
+
+
+def test_what_goes_on_by_drift_behind_a_summary_asked_for_inside():
+    tape = Tape()
+    history = begin(tape)
+    tape.say([*history, user("Summarise what we did.")], assistant(SUMMARY), tools=TOOLS)
+    after = [SYSTEM, TASK, user(f"Another model began this: {SUMMARY}")]
+    tape.say(after, LOOK, tools=TOOLS)
+    tape.say([*after, spaced(LOOK), result("x", LOOK)], assistant("Done."), tools=TOOLS)
+    assert links(tape)[2:] == [("compaction", 1, (1,)), ("drift", 2, ())]
+
+
+def test_a_reply_quoted_while_its_conversation_goes_on_is_no_summary():
+    tape = Tape()
+    history = begin(tape)
+    early = assistant("I see one file here, parse.py.", ("bash", {"command": "cat parse.py"}), ids="early")
+    tape.say(history, early, tools=TOOLS)
+    history += [early, result("def parse(): ...", early)]
+    tape.say(history, assistant("Done."), tools=TOOLS)
+    tape.say([SYSTEM, user("Is this right? I see one file here, parse.py.")], assistant("It is."), tools=TOOLS)
+    assert links(tape)[3] == ("root", None, ())
+
+
+def test_who_reads_a_conversation_reads_its_subagents_reports_too():
+    tape = Tape()
+    history = begin(tape)
+    start = assistant("", ("task", {"prompt": "Find the fault."}), ids="one")
+    tape.say(history, start, tools=TOOLS)
+    report = "There is a fault in parse.py, at its very end."
+    tape.say([SYSTEM, user("Find the fault.")], assistant(report), tools=TOOLS)
+    history += [start, result(report, start)]
+    tape.say([system("You summarise."), transcript(history)], assistant(SUMMARY))
+    after = [SYSTEM, user("What did we do so far?"), assistant(SUMMARY), user("Continue.")]
+    tape.say(after, assistant("Done."), tools=TOOLS)
+    assert links(tape)[4] == ("compaction", 1, (3,))
 
 
 def test_a_short_text_carries_nothing():
@@ -183,11 +224,6 @@ def test_a_report_among_the_messages_of_a_conversation_is_no_compaction():
     tape.say([SYSTEM, TASK], start, tools=TOOLS)
     tape.say([SYSTEM, user("Find the fault.")], LOOK, tools=TOOLS)
     tape.say([SYSTEM, user("Find the fault."), LOOK, result("parse.py", LOOK)], assistant(SUMMARY), tools=TOOLS)
-    spaced = start | {
-        "tool_calls": [
-            start["tool_calls"][0] | {"function": {"name": "task", "arguments": '{"prompt":"Find the fault."}'}}
-        ]
-    }
     notice = user(f"<notification>{SUMMARY}</notification>")
-    tape.say([SYSTEM, TASK, spaced, result("started", start), notice], assistant("Done."), tools=TOOLS)
+    tape.say([SYSTEM, TASK, spaced(start), result("started", start), notice], assistant("Done."), tools=TOOLS)
     assert links(tape)[3] == ("drift", 0, ())

@@ -100,6 +100,20 @@ def test_several_choices_of_one_request_are_resamples():
     assert forest(tape).discarded == {0}
 
 
+def test_choices_that_all_broke_off_are_no_retries_of_each_other():
+    tape = Tape()
+    for choice in range(2):
+        cut(tape, TASK, choice=choice, id="one", arrived=0, ended=1)
+    assert forks(tape) == [(None, "resample", (0, 1), None)]
+
+
+def test_a_second_draw_that_broke_off_is_no_retry():
+    tape = Tape()
+    tape.say(TASK, LOOK)
+    cut(tape, TASK)
+    assert forks(tape) == [(None, "resample", (0, 1), 0)]
+
+
 def test_draws_that_end_the_rollout_are_all_ends():
     tape = Tape()
     for text in ("Yes.", "No."):
