@@ -53,7 +53,7 @@ class RequestError(Exception):
         """Keep the parts of vLLM's error object; `code` in it is the status."""
         super().__init__(message)
         self.status = status
-        self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+        self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": status}}
 
 
 def invalid(kind: str, where: str, message: str, value: Any) -> RequestError:
@@ -166,7 +166,7 @@ def decode_json(body: bytes, content_type: str) -> dict[str, Any]:
         raise RequestError(f"1 validation error:\n  {detail_text}", kind="Bad Request", param=where) from None
     except UnicodeDecodeError:
         refusal = RequestError("There was an error parsing the body")
-        refusal.body = {"detail": "There was an error parsing the body"}  # type: ignore[dict-item]  # a string, as in vLLM
+        refusal.body = {"detail": "There was an error parsing the body"}
         raise refusal from None
     if not isinstance(data, dict):
         raise invalid("model_attributes_type", "body", _NO_OBJECT, data)

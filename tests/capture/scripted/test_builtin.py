@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from capture.scripted.builtin import example
 from capture.scripted.generation import compose
 from capture.scripted.model import ScriptedModel
-from capture.scripted.rules import Rules
+from capture.scripted.rules import Reply, Rules
 from capture.scripted.tokeniser import Tokeniser
 
 MODEL = ScriptedModel(Rules(), name="m", max_model_len=1000, mode="processed", seed=0)
@@ -16,11 +17,11 @@ USER = {"role": "user", "content": "Go."}
 PATH = {"type": "object", "properties": {"path": {"type": "string"}, "n": {"type": "integer"}}, "required": ["path"]}
 
 
-def tool(name, parameters=None):
+def tool(name: str, parameters: Any = None) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
-def reply(*messages, **request):
+def reply(*messages: dict[str, Any], **request: Any) -> Reply:
     return MODEL.reply(MODEL.parse({"messages": list(messages or [USER]), **request}))
 
 

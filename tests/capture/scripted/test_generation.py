@@ -1,7 +1,9 @@
+from typing import Any
+
 import msgspec
 import pytest
 
-from capture.scripted.generation import compose, generate, label, reasoning_tokens
+from capture.scripted.generation import Choice, compose, generate, label, reasoning_tokens
 from capture.scripted.request import ChatRequest
 from capture.scripted.rules import CallReply, Failure, Reply
 from capture.scripted.tokeniser import Tokeniser
@@ -11,7 +13,7 @@ END = TOKENISER.special("<|im_end|>")
 OTHER_END = TOKENISER.special("<|endoftext|>")
 
 
-def choice(raw, *, limit=1000, noncanonical=0.0, mode="processed", index=0, key=1, reply=None, **request):
+def choice(raw: str, *, limit: int = 1000, reply: dict[str, Any] | None = None, **request: Any) -> Choice:
     asked = msgspec.convert({"messages": [{"role": "user", "content": "x"}], **request}, ChatRequest)
     script = Reply(raw=raw, **(reply or {}))
     return generate(
@@ -19,11 +21,11 @@ def choice(raw, *, limit=1000, noncanonical=0.0, mode="processed", index=0, key=
         [1, 2, 3],
         script,
         asked,
-        index=index,
-        key=key,
+        index=0,
+        key=1,
         limit=limit,
-        noncanonical=noncanonical,
-        mode=mode,
+        noncanonical=0.0,
+        mode="processed",
     )
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from capture.scripted.model import ScriptedModel
@@ -8,23 +10,22 @@ from capture.scripted.rulesfile import parse_rules
 USER = {"role": "user", "content": "Tell me of the repository."}
 
 
-def model(*rules, seed=0, **options):
-    given = {"name": "m", "max_model_len": 2000, "mode": "processed", "seed": seed} | options
+def model(*rules: dict[str, Any], seed: int = 0, **options: Any) -> ScriptedModel:
+    given: dict[str, Any] = {"name": "m", "max_model_len": 2000, "mode": "processed", "seed": seed} | options
     return ScriptedModel(parse_rules({"rule": list(rules)}) if rules else Rules(), **given)
 
 
-def ids(of, **request):
+def ids(of: ScriptedModel, **request: Any) -> list[list[int]]:
     """Give the ids of each choice."""
     asked = of.parse({"messages": [USER], "return_token_ids": True, **request})
     body = of.write(asked, of.prompt(asked), of.reply(asked), created=1, given_id=None).body()
     return [choice["token_ids"] for choice in body["choices"]]
 
 
-def text(of, **request):
+def text(of: ScriptedModel, **request: Any) -> str:
     asked = of.parse({"messages": [USER], **request})
-    return of.write(asked, of.prompt(asked), of.reply(asked), created=1, given_id=None).body()["choices"][0]["message"][
-        "content"
-    ]
+    body = of.write(asked, of.prompt(asked), of.reply(asked), created=1, given_id=None).body()
+    return str(body["choices"][0]["message"]["content"])
 
 
 def test_the_same_requests_in_the_same_order_give_the_same_replies():

@@ -1,6 +1,7 @@
 """Cases checked against vLLM 0.32's own parsers, with Qwen3's tokeniser in the place of ours."""
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -39,10 +40,10 @@ def test_a_whole_text(text, options, parsed):
     assert parse_whole(text, **({"thinking": True, "tools": True, "forced": False} | options)) == parsed
 
 
-def stream(text, size=1, **options):
+def stream(text: str, size: int = 1, **options: Any) -> list[dict[str, Any] | None]:
     """Feed a text's canonical ids in chunks of `size`; give the deltas."""
     numbers = itertools.count(1)
-    given = {"thinking": True, "tools": True, "call_id": lambda: f"c{next(numbers)}"} | options
+    given: dict[str, Any] = {"thinking": True, "tools": True, "call_id": lambda: f"c{next(numbers)}"} | options
     parser = DeltaParser(TOKENISER, **given)
     ids = TOKENISER.encode(text)
     chunks = [ids[n : n + size] for n in range(0, len(ids), size)]
@@ -96,6 +97,7 @@ def test_what_may_become_a_tag_is_held_back():
 
 def test_a_stream_that_ends_in_a_name_gives_empty_arguments():
     deltas = stream('<tool_call>\n{"name": "look"', thinking=False)
+    assert deltas[-1] is not None
     assert deltas[-1]["tool_calls"][0]["function"] == {"name": "look", "arguments": "{}"}
 
 

@@ -1,18 +1,19 @@
 import json
+from typing import Any
 
 import pytest
 
-from capture.scripted.request import RequestError, decode_json, parse_chat
+from capture.scripted.request import ChatRequest, RequestError, decode_json, parse_chat
 
 USER = [{"role": "user", "content": "x"}]
 TOOL = {"type": "function", "function": {"name": "look"}}
 
 
-def parse(**data):
+def parse(**data: Any) -> ChatRequest:
     return parse_chat({"messages": USER, **data}, model="m", max_model_len=100, vocabulary=50)
 
 
-def refused(**data):
+def refused(**data: Any) -> tuple[int, str, str | None, str]:
     with pytest.raises(RequestError) as caught:
         parse(**data)
     error = caught.value.body["error"]

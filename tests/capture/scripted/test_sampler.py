@@ -1,10 +1,12 @@
 import math
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capture.scripted.sampler import Draws, Prefix, Scorer, drawer, float32, sample, sample_allowed
+from capture.scripted.sampler import Draws, LogprobsMode, Prefix, Scorer, drawer, float32, sample, sample_allowed
 from capture.scripted.tokeniser import Tokeniser
 
 TOKENISER = Tokeniser()
@@ -42,7 +44,9 @@ def test_a_drawer_covers_its_range_and_no_more():
     assert {draw(3) for _ in range(100)} == {0, 1, 2}
 
 
-def scores(prompt, ids, mode="processed", temperature=None):
+def scores(
+    prompt: Sequence[int], ids: Iterable[int], mode: LogprobsMode = "processed", temperature: float | None = None
+) -> list[float]:
     scorer = Scorer(TOKENISER, prompt, mode=mode, temperature=temperature)
     return [scorer.score(token).logprob for token in ids]
 
@@ -78,8 +82,10 @@ def test_others_are_other_tokens_best_first_and_leave_room():
     assert math.exp(scored.logprob) + sum(map(math.exp, logprobs)) <= 1.0001
 
 
-def allowed(tokens, mode="processed", temperature=1.0, **options):
-    given = {"bias": {}, "ends": frozenset({9}), "least": 0, "limit": 8, "key": 3} | options
+def allowed(
+    tokens: list[int], mode: LogprobsMode = "processed", temperature: float | None = 1.0, **options: Any
+) -> list[tuple[int, float]]:
+    given: dict[str, Any] = {"bias": {}, "ends": frozenset({9}), "least": 0, "limit": 8, "key": 3} | options
     return sample_allowed(Prefix([1]), tokens, mode=mode, temperature=temperature, **given)
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import pytest
@@ -14,7 +16,9 @@ PLAIN = {"messages": USER, "chat_template_kwargs": {"enable_thinking": False}}
 
 
 @contextlib.asynccontextmanager
-async def running(*rules, **options):
+async def running(
+    *rules: dict[str, Any], **options: Any
+) -> AsyncIterator[tuple[ScriptedEngine, aiohttp.ClientSession]]:
     """An engine and a hand to ask it with."""
     engine = ScriptedEngine(parse_rules({"noncanonical": 0.0, "rule": list(rules)}), **options)
     url = await engine.start()
@@ -25,16 +29,16 @@ async def running(*rules, **options):
         await engine.close()
 
 
-async def answer(response):
+async def answer(response: Any) -> tuple[int, Any]:
     async with response as got:
         return got.status, json.loads(await got.read() or b"null")
 
 
-def chat(session, **request):
+def chat(session: aiohttp.ClientSession, **request: Any) -> Any:
     return session.post("/v1/chat/completions", json={**PLAIN, **request})
 
 
-async def chunks(session, **request):
+async def chunks(session: aiohttp.ClientSession, **request: Any) -> tuple[list[str], bool]:
     """Read a stream to its end, or to where it breaks; give its events and whether it ended well."""
     body = b""
     async with chat(session, stream=True, **request) as got:
@@ -49,7 +53,7 @@ async def chunks(session, **request):
     return [line[6:].decode() for line in body.splitlines() if line.startswith(b"data: ")], ended
 
 
-def tokens(events):
+def tokens(events: list[str]) -> list[int]:
     return [
         token
         for event in events

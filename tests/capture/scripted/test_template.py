@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments"
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 
 
-def text(*messages, **options):
+def text(*messages: dict[str, Any], **options: Any) -> str:
     return "".join(render(messages, options.pop("tools", None), **options))
 
 
@@ -74,7 +76,10 @@ def test_arguments_are_written_again(arguments, written):
 
 
 def test_results_in_a_row_share_a_turn():
-    results = [{"role": "tool", "content": "a"}, {"role": "tool", "content": [{"type": "text", "text": "b"}]}]
+    results: list[dict[str, Any]] = [
+        {"role": "tool", "content": "a"},
+        {"role": "tool", "content": [{"type": "text", "text": "b"}]},
+    ]
     shared = "<|im_start|>user\n<tool_response>\na\n</tool_response>\n<tool_response>\nb\n</tool_response><|im_end|>\n"
     assert shared in text(USER, *results)
 

@@ -1,15 +1,18 @@
 """What is not in the recorded exchanges: see test_wire_recorded.py for those."""
 
+from typing import Any
+
 import pytest
 
 from capture.scripted.model import ScriptedModel
 from capture.scripted.rulesfile import parse_rules
+from capture.scripted.wire import Writer
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
 TOOL = {"type": "function", "function": {"name": "look"}}
 
 
-def writer(reply, **request):
+def writer(reply: dict[str, Any], **request: Any) -> Writer:
     script = parse_rules({"noncanonical": 0.0, "rule": [{"reply": reply}]})
     model = ScriptedModel(script, name="m", max_model_len=1000, mode="processed", seed=0)
     data = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"enable_thinking": False}}
@@ -17,12 +20,12 @@ def writer(reply, **request):
     return model.write(asked, model.prompt(asked), model.reply(asked), created=1, given_id=None)
 
 
-def chunks(reply, tokens_per_chunk=1, **request):
+def chunks(reply: dict[str, Any], tokens_per_chunk: int = 1, **request: Any) -> list[Any]:
     made = writer(reply, stream=True, **request)
     return [step.chunk for step in made.steps(tokens_per_chunk)]
 
 
-def finish(reply, **request):
+def finish(reply: dict[str, Any], **request: Any) -> tuple[str, str]:
     """Give the finish reasons of the whole reply and of its stream."""
     whole = writer(reply, **request).body()["choices"][0]["finish_reason"]
     return whole, chunks(reply, **request)[-1]["choices"][0]["finish_reason"]
@@ -86,7 +89,12 @@ def test_the_chunks_of_a_stream_are_the_whole_reply():
 
 
 def test_hidden_reasoning_takes_ids_and_logprobs_with_it():
-    asked = {"include_reasoning": False, "return_token_ids": True, "logprobs": True, "chat_template_kwargs": {}}
+    asked: dict[str, Any] = {
+        "include_reasoning": False,
+        "return_token_ids": True,
+        "logprobs": True,
+        "chat_template_kwargs": {},
+    }
     choice = writer({"thinking": "Hm.", "text": "Hi."}, **asked).body()["choices"][0]
     assert (choice["message"]["reasoning"], choice["logprobs"], choice["token_ids"]) == (None, None, None)
     for chunk in filter(None, chunks({"thinking": "Hm.", "text": "Hi."}, **asked)):
@@ -125,7 +133,11 @@ def test_echo_comes_first_in_a_stream():
 
 def test_a_stream_goes_on_as_content_where_the_prompt_has_closed_the_thinking():
     messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "Hi the"}]
-    left_open = {"add_generation_prompt": False, "continue_final_message": True, "chat_template_kwargs": {}}
+    left_open: dict[str, Any] = {
+        "add_generation_prompt": False,
+        "continue_final_message": True,
+        "chat_template_kwargs": {},
+    }
     assert chunks({"raw": "re"}, messages=messages, **left_open)[0]["choices"][0]["delta"] == {"content": "re"}
     whole = writer({"raw": "re"}, messages=messages, **left_open).body()["choices"][0]["message"]
     assert (whole["reasoning"], whole["content"]) == ("re", None)
