@@ -58,11 +58,13 @@ def differences(left: Exchange, right: Exchange, *, names: tuple[str, str] = ("v
 
 
 def events(exchange: Exchange) -> list[tuple[str, Any]]:
-    """Cut a reply into (kind, JSON) in order: one for a whole reply, one an event for a stream.
+    """Cut a reply into (kind, JSON) in order: one for a whole reply, one an event for a stream, `nothing` for no body.
 
     Raise ValueError for a stream with anything but `data:` lines and blank ones: engines send nothing else, and what
     a stand-in adds is a difference.
     """
+    if not exchange.body:
+        return [("nothing", None)]
     if not exchange.content_type.startswith("text/event-stream"):
         return [("reply", json.loads(exchange.body))]
     found: list[tuple[str, Any]] = []
