@@ -203,5 +203,5 @@ class _Shaping:
     def _give_up(self, nodes: list[int], kept: int | None) -> None:
         to = kept if kept is not None else next((n for n in reversed(nodes) if self._had(n)), nodes[-1])
         for n in nodes:
-            if n != to and not self._had(n) and n not in self.continued:
+            if n != to and not self._had(n):
                 self.given_up[n] = to
