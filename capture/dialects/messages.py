@@ -1,0 +1,108 @@
+"""Anthropic Messages, translated to and from chat completions.
+
+Read first `messages_request` (a body's fields), `messages_content` (its messages), then `messages_reply` (what comes
+back). The types are those of anthropic 2.14, the traffic claude-code 2.1's. vLLM 0.32 has a Messages route of its own,
+which gives neither token ids nor logprobs; where both would be right, its choices are kept, so that an agent gets the
+prompt that it would have got there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from capture import rawjson
+from capture.dialects import messages_fields as field
+from capture.dialects.base import NO_TARGET, Asked, Earlier, Request, Target, Translator, translated
+from capture.dialects.chat import Chat
+from capture.dialects.messages_error import error_body
+from capture.dialects.messages_reply import MessagesTranslator
+from capture.dialects.messages_request import chat_request
+from capture.errors import TreeringError
+
+_chat = Chat()
+
+
+class Messages:
+    """The dialect `messages`."""
+
+    name = "messages"
+    bears_comments = True
+
+    def read(self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = ()) -> Request:
+        """Read a request. Raises `ClientError` (400) naming the field for what can't be taken or translated."""
+        return _read(body, streamed=target.streamed)
+
+    def read_count(self, body: bytes) -> Request:
+        """Read a request to count tokens: a message's, without `max_tokens`; the chat request has the same prompt."""
+        return _read(body, streamed=False, counting=True)
+
+    def refers_to(self, body: bytes) -> str | None:
+        """Return None: each request brings its whole history."""
+        return None
+
+    def translator(self, request: Request) -> Translator | None:
+        """Return a translator for the reply."""
+        return MessagesTranslator()
+
+    def counted(self, tokens: int) -> bytes:
+        """Return `{"input_tokens": tokens}`."""
+        return msgspec.json.encode({"input_tokens": tokens})
+
+    def models(self, cards: Sequence[Mapping[str, Any]]) -> bytes:
+        """Return the list of models, as the API gives it: all on one page."""
+        data = [_card(card) for card in cards]
+        first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+        return msgspec.json.encode({"data": data, "has_more": False, "first_id": first, "last_id": last})
+
+    def model(self, card: Mapping[str, Any]) -> bytes:
+        """Return one model, as the API gives it."""
+        return msgspec.json.encode(_card(card))
+
+    def error(self, error: TreeringError) -> bytes:
+        """Return the body of an error, the hint in its message; `code` and `param` are further fields."""
+        message = f"{error.message} {error.hint}".strip()
+        return error_body(error.status, message, code=error.code, param=error.param)
+
+    def last_reply(self, request: Request, *, reply_id: str, created: int, text: str) -> tuple[str, bytes]:
+        """Return content type and body of a well-formed reply with `text`, no tool call and the stop `end_turn`."""
+        kind, body = _chat.last_reply(request, reply_id=reply_id, created=created, text=text)
+        return translated(MessagesTranslator(), kind, body, streamed=request.streamed)
+
+
+def _read(body: bytes, *, streamed: bool | None, counting: bool = False) -> Request:
+    values, strict = field.decoded(body)
+    if streamed is None:
+        streamed = field.flag(values, "stream", "")
+    try:
+        chat, repairs = chat_request(values, streamed=streamed, counting=counting)
+        fields = {name: field.encoded(value, strict=strict) for name, value in chat.items()}
+        digest = _digest(values, strict=strict)
+    except RecursionError as error:
+        raise field.unreadable("it is nested too deeply") from error
+    # Usage comes through to the translator, which tells it in the API's own way.
+    return msgspec.structs.replace(
+        _chat.read(rawjson.join(fields)), asked=Asked(usage=streamed), body=digest, repairs=tuple(repairs)
+    )
+
+
+def _digest(values: Mapping[str, Any], *, strict: bool) -> str:
+    """Return a digest of the body that key order and spaces don't change."""
+    raw = msgspec.json.encode(values, order="sorted") if strict else json.dumps(values, sort_keys=True).encode()
+    return hashlib.blake2b(raw, digest_size=16).hexdigest()
+
+
+def _card(card: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "model",
+        "id": card["id"],
+        "display_name": card["id"],
+        "created_at": datetime.fromtimestamp(card["created"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lifecycle": "active",
+        "max_input_tokens": card["max_model_len"],
+    }
