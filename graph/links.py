@@ -18,8 +18,8 @@ Two things that the rules leave to be said
   last turn all the same, by drift: "not exact" is said of the call whose reply the request carries. Else drift would be
   seen in first turns alone, and a turn that drifts would look like a branch that nobody went on with.
 - What was sampled of an aborted reply may be a prefix of what its retry sampled, so that ids alone would prove the
-  aborted call used when it was the retry that was, by drift. So they don't where the request carries the reply of a
-  delivered call with the same prompt.
+  aborted call used when it was the retry that was, by drift. So they don't where the message in the reply's place is
+  what a delivered call with the same prompt said.
 
 Costs. An exact link takes a few steps in the trie and a look at the last messages. Other links take besides a look at
 the messages behind the reply that is found. Replies are found by what they are known by, never by going through calls.
@@ -74,7 +74,7 @@ class Linker:
 
     def _link(self, call: Call, exact: int | None, found: tuple[int, int] | None) -> Link:
         carried = None if found is None else found[0]
-        if exact is not None and not (carried is not None and self._nearer(carried, exact, call)):
+        if exact is not None and not (carried is not None and self._nearer(carried, exact)):
             return Link(kind="exact", parent=exact, n_shared=self._tokens.depth(exact))
         if exact is None and (compaction := self._trees.compaction(call, carried)) is not None:
             return Link(
@@ -92,23 +92,31 @@ class Linker:
             return None
         replies = self._replies
         for _, keys in self._tokens.ends(call.n, self._tokens.n_prompt(call.n)):
-            parents = [n for n in keys if n in replies.calls and replies.usable(n, call)]
+            parents = [n for n in keys if n in replies.calls and self._gone_on_from(n, call)]
             if parents:
                 return max(parents, key=lambda n: (replies.delivered(n) is True, replies.calls[n].ended, n))
         return None
 
-    def _nearer(self, carried: int, exact: int, call: Call) -> bool:
-        """Say if the call whose reply is carried is nearer than the one whose ids are."""
-        if carried == exact:
+    def _gone_on_from(self, n: int, call: Call) -> bool:
+        """Say if `call`, whose prompt begins with the ids of call `n`, can have gone on from it."""
+        replies = self._replies
+        place = len(replies.calls[n].messages)
+        if not replies.usable(n, call):
             return False
-        if self._trees.descends(carried, exact):
+        if replies.delivered(n) is True or not 0 < place < len(call.messages):
             return True
-        if self._replies.delivered(exact) is True or carried not in self._tokens:
-            return False
-        # An aborted try and the retry that said the same: the delivered one was used, unless its ids say otherwise.
-        n_prompt = self._tokens.n_prompt(exact)
-        same_prompt = self._tokens.n_prompt(carried) == n_prompt <= self._tokens.common(carried, exact)
-        return same_prompt and self._shared(carried, call) < self._tokens.depth(carried)
+        return not any(
+            m != n and replies.parent_by_message(m, call) and self._same_prompt(m, n)
+            for m in replies.saying_this(call.messages[place])
+        )
+
+    def _same_prompt(self, a: int, b: int) -> bool:
+        tokens = self._tokens
+        return a in tokens and tokens.n_prompt(a) == tokens.n_prompt(b) <= tokens.common(a, b)
+
+    def _nearer(self, carried: int, exact: int) -> bool:
+        """Say if the call whose reply is carried is nearer than the one whose ids are."""
+        return carried != exact and self._trees.descends(carried, exact)
 
     def _shared(self, parent: int, call: Call) -> int:
         if parent not in self._tokens or call.n not in self._tokens:

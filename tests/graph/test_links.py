@@ -164,6 +164,19 @@ def test_the_first_ids_of_a_retry_prove_nothing_of_the_try_before():
     assert forest(tape).discarded == {0}
 
 
+def test_nor_do_they_in_later_turns():
+    tape = Tape()
+    said = assistant("", ("bash", {"command": "ls"}), ids="a")
+    tape.say(TASK, assistant(""), sampled=body(said, thinking=True)[:1], status="aborted", delivered=False)
+    tape.say(TASK, said)
+    history = [*TASK, respelled(said), result("x", said)]
+    then = assistant("", ("bash", {"command": "cat"}), ids="b")
+    tape.say(history, then)
+    tape.say([*history, respelled(then), result("y", then)], assistant("Done."))
+    assert hangs(tape)[2:] == [("drift", 1), ("drift", 2)]
+    assert forest(tape).proved == frozenset()
+
+
 def test_a_reply_that_nobody_had_is_no_parent_by_message():
     tape = Tape()
     said = assistant("", ("bash", {"command": "ls"}))
