@@ -8,7 +8,8 @@ Rule 3: what steers the engine and not the reply is taken out unless the rollout
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import msgspec
@@ -77,12 +78,21 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     repairs: tuple[str, ...] = ()
     # Names of fields and headers taken out.
     removed: tuple[str, ...] = ()
+    # Names of the fields that capture asks with.
+    injected: tuple[str, ...] = ()
 
 
 def admit(
-    request: Request, adapter: Adapter, rules: Rules, *, served: tuple[str, ...], rollout: str, n: int
+    request: Request,
+    adapter: Adapter,
+    rules: Rules,
+    *,
+    served: tuple[str, ...],
+    rollout: str,
+    n: int,
+    without: Set[str] = frozenset(),
 ) -> Admitted:
-    """Apply a rollout's rules to a request and add what capture needs.
+    """Apply a rollout's rules to a request and add what capture needs, `without` the fields that the engine refuses.
 
     `served` are the engine's models. Raises `ClientError`: `model_not_found` (404, with `strict_model`) or
     `media_url_refused` (400).
@@ -117,10 +127,21 @@ def admit(
             changes[name] = msgspec.json.encode(value)
             sampling[name] = value
 
-    changes.update(adapter.inject(request))
+    injected = adapter.inject(request)
+    changes.update({name: value for name, value in injected.items() if name not in without})
     return Admitted(
-        body=join(with_fields(request.fields, changes)), sampling=sampling, reply_model=reply_model, removed=removed
+        body=join(with_fields(request.fields, changes)),
+        sampling=sampling,
+        reply_model=reply_model,
+        removed=removed,
+        injected=tuple(injected),
     )
+
+
+def refused_fields(body: bytes, injected: Iterable[str]) -> set[str]:
+    """Return which of the injected fields an engine's 400 or 422 names: their names stand in its message."""
+    text = body.decode("utf-8", "replace")
+    return {name for name in injected if re.search(rf"\b{re.escape(name)}\b", text)}
 
 
 def with_model(body: bytes, model: str | None) -> bytes:

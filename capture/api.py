@@ -19,6 +19,7 @@ from capture.errors import ClientError
 from capture.settings import parse_address
 from capture.store.base import Entry, Exchange, Query
 from capture.tasks import spawn
+from capture.upstream import Engine
 from graph import sequences, view
 from graph.formats import native
 from graph.graph import Graph
@@ -223,23 +224,7 @@ class _Api:
 
     async def engines(self, request: web.Request) -> web.StreamResponse:
         answers.query(request, {})
-        engine = self._appliance.engine
-        who = engine.identity
-        form = {
-            "name": engine.name,
-            "kind": engine.kind,
-            "url": engine.url,
-            "version": who.version if who else None,
-            "models": list(who.models) if who else [],
-            "max_model_len": who.max_model_len if who else None,
-            "tier": engine.tier,
-            "tier_reason": engine.tier_reason,
-            "logprobs_mode": engine.logprobs_mode,
-            "healthy": engine.healthy,
-            "reason": engine.reason or None,
-            "in_flight": engine.in_flight,
-        }
-        return answers.answer(request, {"engines": [form], "next": None})
+        return answers.answer(request, {"engines": [_engine(one) for one in self._appliance.fleet.all], "next": None})
 
     async def health(self, request: web.Request) -> web.StreamResponse:
         answers.query(request, {})
@@ -247,10 +232,13 @@ class _Api:
 
     async def ready(self, request: web.Request) -> web.StreamResponse:
         answers.query(request, {})
-        engine, store = self._appliance.engine, self._appliance.store
-        await engine.check()
+        engines, store = self._appliance.fleet.engines, self._appliance.store
+        await asyncio.gather(*(engine.check() for engine in engines))
+        down = [f"{engine.name}: {engine.reason}" for engine in engines if not engine.healthy]
+        # One that answers is enough: calls go to it.
+        usable = len(down) < len(engines)
         parts: dict[str, dict[str, Any]] = {
-            "engine": {"ok": engine.healthy, "reason": engine.reason or None},
+            "engine": {"ok": usable, "reason": "; ".join(down) or None},
             "store": {"ok": store.failure is None, "reason": store.failure},
             "tunnel": {"ok": True, "reason": "no tunnel is set up"},
         }
@@ -270,6 +258,24 @@ class _Api:
         packed = answers.wants_msgpack(request)
         body = await asyncio.to_thread(lambda: answers.encode(shape(graph), packed=packed))
         return answers.encoded(request, body, packed=packed)
+
+
+def _engine(engine: Engine) -> dict[str, Any]:
+    who = engine.identity
+    return {
+        "name": engine.name,
+        "kind": engine.kind,
+        "url": engine.url,
+        "version": who.version if who else None,
+        "models": list(who.models) if who else [],
+        "max_model_len": who.max_model_len if who else None,
+        "tier": engine.tier,
+        "tier_reason": engine.tier_reason,
+        "logprobs_mode": engine.logprobs_mode,
+        "healthy": engine.healthy,
+        "reason": engine.changed or engine.reason or None,
+        "in_flight": engine.in_flight,
+    }
 
 
 def _arrays(graph: Graph, n: int) -> dict[str, Any]:

@@ -9,27 +9,24 @@ import asyncio
 import logging
 import os
 import secrets
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from capture import api, logs, paths, relay
 from capture.calls import Calls
-from capture.client import find_key, read_key
+from capture.client import find_key
 from capture.dialects.base import Dialect, Target
 from capture.dialects.chat import Chat
-from capture.engines.base import Adapter
-from capture.engines.vllm import Vllm
-from capture.errors import CaptureError, ClientError, EngineError, TreeringError, UsageError
+from capture.errors import CaptureError, ClientError, TreeringError, UsageError
+from capture.fleet import Fleet
 from capture.live import Live
-from capture.probe import probe
+from capture.onboarding import given_engines, onboard, scripted_engine
 from capture.registration import Defaults, Place
 from capture.rollouts import Rollouts
-from capture.settings import Settings, is_loopback, key_path, parse_address, the_engine
+from capture.settings import Settings, is_loopback, key_path, parse_address
 from capture.store import open_store
+from capture.tasks import spawn
 from capture.upstream import HEADER_LIMIT, Engine
 
 if TYPE_CHECKING:
@@ -42,15 +39,10 @@ that closes just then fails."""
 BACKLOG = 1024
 """Connections waiting to be accepted: a batch of rollouts starts within one second."""
 
-ENGINE_POLL_S = 1.0
-"""Between two looks for an engine that is not up yet (`--engine-wait`)."""
-
 SHUTDOWN_GRACE_S = 5.0
 """For what was cut at shutdown to write its record."""
 
 _log = logging.getLogger("treering")
-
-_ADAPTERS: dict[str, Callable[[], Adapter]] = {"vllm": Vllm}
 
 
 class Appliance:
@@ -64,15 +56,21 @@ class Appliance:
         self.control_url = ""
         self.store = open_store(settings.store, durability=settings.durability)
         self.dialects: dict[str, Dialect] = {dialect.name: dialect for dialect in (Chat(),)}
-        self.engine: Engine
+        self.fleet: Fleet
         self.rollouts = Rollouts(
             self.store,
             place=self._place,
             defaults=Defaults(sampling=settings.sampling, limits=settings.limits),
         )
-        self._scripted: ScriptedEngine | None = None
+        self._scripted: list[ScriptedEngine] = []
+        self._watch: asyncio.Task[None] | None = None
         self._calls: Calls
         self._runners: list[web.AppRunner] = []
+
+    @property
+    def engine(self) -> Engine:
+        """The engine named first."""
+        return self.fleet.first
 
     def __repr__(self) -> str:
         return f"<Appliance {self.data_url} {self.control_url} {self.store.where}>"
@@ -85,11 +83,11 @@ class Appliance:
         """
         try:
             await self.store.open()
-            self.engine = await self._start_engine()
+            self.fleet = await self._start_fleet()
             self._calls = Calls(
                 rollouts=self.rollouts,
                 store=self.store,
-                engine=self.engine,
+                fleet=self.fleet,
                 relay_abort=self.settings.relay_abort,
                 on_store_failure=self.settings.on_store_failure,
                 log=logs.call_line,
@@ -97,6 +95,7 @@ class Appliance:
             self.admin_key = self._find_admin_key()
             self.data_url = await self._listen(self._data_app(), self.settings.listen)
             self.control_url = await self._listen(self._control_app(), self.settings.admin_listen)
+            self._watch = spawn(self.fleet.watch(), name="watch the engines")
         except BaseException:
             await self.close()
             raise
@@ -111,78 +110,42 @@ class Appliance:
                 await self.rollouts.drained()
         except TimeoutError:
             _log.warning("calls were still being recorded when the time for shutting down was over")
-        if hasattr(self, "engine"):
-            await self.engine.close()
-        if self._scripted is not None:
-            await self._scripted.close()
-            self._scripted = None
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait([self._watch])
+            self._watch = None
+        if hasattr(self, "fleet"):
+            await self.fleet.close()
+        for scripted in self._scripted:
+            await scripted.close()
+        self._scripted.clear()
         await self.store.close()
 
     # Start-up
 
-    async def _start_engine(self) -> Engine:
-        kind, url = await self._locate_engine()
-        # The scripted engine speaks vLLM's wire, so vLLM's adapter reads it.
-        adapter = _ADAPTERS["vllm" if kind == "scripted" else kind]()
-        engine = Engine(adapter, url, key=self._engine_key(kind), kind=kind)
-        await engine.open()
+    async def _start_fleet(self) -> Fleet:
+        settings = self.settings
+        engines: list[Engine] = []
         try:
-            await self._identify(engine)
-            wanted = self.settings.model
-            if wanted is not None and wanted not in engine.models:
-                raise EngineError(
-                    "wrong_model",
-                    f"The engine at {engine.url} serves {', '.join(engine.models) or 'no model'}, not {wanted}.",
-                    hint="Is it the right engine? --model must be one of the names that it serves.",
-                )
-            verdict = await probe(engine, self.dialects["chat"], logprobs_mode=self.settings.logprobs_mode)
-            engine.tier, engine.tier_reason = verdict.tier, verdict.reason
-            engine.logprobs_mode = verdict.logprobs_mode
-            required = self.settings.require_tier or engine.adapter.require_tier
-            if required == "train" and engine.tier != "train":
-                raise EngineError(
-                    "tier_too_low",
-                    f"The engine at {engine.url} is not good enough to train on: {engine.tier_reason}.",
-                    hint="Serve a newer vLLM, or say --require-tier eval if text alone is enough.",
-                )
+            for kind, where in given_engines(settings):
+                url = await self._start_scripted(where) if kind == "scripted" else where
+                assert url is not None
+                engines.append(await onboard(settings, kind, url, wait_s=settings.engine_wait))
         except BaseException:
-            await engine.close()
+            for engine in engines:
+                await engine.close()
             raise
-        return engine
+        return Fleet(engines, allowed=settings.allow_engine, open_engine=self._open_guest)
 
-    async def _locate_engine(self) -> tuple[str, str]:
-        kind, where = the_engine(self.settings)
-        if kind == "scripted":
-            # A server of its own; loaded only where it is asked for.
-            from capture.scripted import ScriptedEngine, load_rules
+    async def _start_scripted(self, rules: str | None) -> str:
+        engine = scripted_engine(rules)
+        self._scripted.append(engine)
+        return await engine.start()
 
-            try:
-                self._scripted = ScriptedEngine(load_rules(Path(where)) if where else None)
-            except (OSError, ValueError) as error:
-                raise UsageError(f"The rules in {where} can't be used: {error}") from error
-            return kind, await self._scripted.start()
-        assert where is not None
-        return kind, where
-
-    async def _identify(self, engine: Engine) -> None:
-        end = time.monotonic() + self.settings.engine_wait
-        while True:
-            try:
-                await engine.identify()
-            except EngineError as error:
-                if error.code != "engine_unreachable" or time.monotonic() >= end:
-                    raise
-                await asyncio.sleep(ENGINE_POLL_S)
-            else:
-                return
-
-    def _engine_key(self, kind: str) -> str | None:
-        for given in self.settings.engine_key_file:
-            name, _, file = given.partition("=")
-            if name != kind:
-                raise UsageError(f"--engine-key-file {name}=… names no engine.", hint=f"The engine's name is {kind}.")
-            return read_key(Path(file))
-        return None
+    async def _open_guest(self, url: str) -> Engine:
+        # A rollout's own engine is of the kind of the server's first: its URL says where, not what.
+        kind = self.fleet.first.kind
+        return await onboard(self.settings, "vllm" if kind == "scripted" else kind, url)
 
     def _find_admin_key(self) -> str | None:
         settings = self.settings
@@ -207,8 +170,8 @@ class Appliance:
                 out.write(key + "\n")
         return key
 
-    def _place(self) -> Place:
-        engine = self.engine
+    async def _place(self, own: str | None) -> Place:
+        engine = self.fleet.first if own is None else await self.fleet.admit(own)
         return Place(
             url=self.data_url,
             loopback=is_loopback(parse_address(self.settings.listen)[0]),
@@ -287,16 +250,16 @@ class Appliance:
             )
             if route.kind == "call":
                 return await relay.serve(self._calls, incoming, live, dialect, target, max_body=limit)
-            return await relay.count(self.engine, incoming, live, dialect, target, max_body=limit)
+            return await relay.count(self._calls, incoming, live, dialect, target, max_body=limit)
         if route.kind == "stored" and route.dialect in self.dialects:
             return _json(await self._calls.stored(live, route.target))
         if route.kind == "relay":
-            return await relay.forward(self.engine, incoming, live, route.target, max_body=limit)
+            return await relay.forward(self._calls, incoming, live, route.target, max_body=limit)
         if route.kind == "models":
-            names = dict.fromkeys([*filter(None, [live.rules.model]), *self.engine.models])
+            names = dict.fromkeys([*filter(None, [live.rules.model]), *self.fleet.models])
             return _json(dialect.models([self._card(name) for name in names]))
         if route.kind == "model":
-            if live.rules.strict_model and route.target not in (live.rules.model, *self.engine.models):
+            if live.rules.strict_model and route.target not in (live.rules.model, *self.fleet.models):
                 raise ClientError("model_not_found", f"There is no model {route.target!r} here.", status=404)
             return _json(dialect.model(self._card(route.target)))
         raise ClientError(
@@ -307,7 +270,8 @@ class Appliance:
         )
 
     def _card(self, name: str) -> dict[str, Any]:
-        length = self.engine.identity.max_model_len if self.engine.identity else None
+        identity = self.fleet.first.identity
+        length = identity.max_model_len if identity else None
         return {"id": name, "created": 0, "max_model_len": length}
 
 

@@ -16,6 +16,7 @@ from capture import admission, clock
 from capture.dialects.base import NO_TARGET, Dialect, Earlier, Target
 from capture.draft import Draft
 from capture.errors import ClientError, StoreError, TreeringError
+from capture.fleet import Fleet
 from capture.live import Live
 from capture.recorder import Recorder
 from capture.rollouts import Rollouts
@@ -35,7 +36,7 @@ class Calls:
         *,
         rollouts: Rollouts,
         store: Store,
-        engine: Engine,
+        fleet: Fleet,
         relay_abort: bool,
         on_store_failure: Literal["relay", "refuse"],
         log: Callable[[dict[str, Any]], None],
@@ -43,10 +44,17 @@ class Calls:
         """`log` takes the fields of a call's line."""
         self._rollouts = rollouts
         self._store = store
-        self.engine = engine
+        self._fleet = fleet
         self._relay_abort = relay_abort
         self._refuse_unstored = on_store_failure == "refuse"
         self._log = log
+
+    def engine_of(self, live: Live) -> Engine:
+        """Return the engine that a rollout's calls go to at present. Raises `TreeringError`."""
+        return self._order(live)[0]
+
+    def _order(self, live: Live) -> list[Engine]:
+        return self._fleet.order(live.id, model=live.rules.model, url=live.entry.registration.engine)
 
     async def ready(self) -> None:
         """Let new calls in only while they can be recorded. Raises `StoreError`."""
@@ -108,14 +116,14 @@ class Calls:
         return found[::-1]
 
     async def admit(self, draft: Draft, dialect: Dialect, headers: Headers) -> list[tuple[str, str]]:
-        """Apply the rollout's rules; return the headers for the engine. Raises `ClientError`, and records the call."""
+        """Apply the rollout's rules; return the headers for the engine. Raises `TreeringError`, having recorded it."""
         assert draft.request is not None
         live, rules = draft.live, draft.live.rules
         try:
-            draft.admitted = admission.admit(
-                draft.request, self.engine.adapter, rules, served=self.engine.models, rollout=live.id, n=draft.n
-            )
-        except ClientError as error:
+            draft.engines = self._order(live)
+            engine = draft.engines[0]
+            draft.admitted = self._admitted(draft, engine)
+        except TreeringError as error:
             if error.code == "media_url_refused":
                 self._notice(draft, "request_refused", {"param": error.param, "reason": error.message})
             await self.fail(draft, error)
@@ -123,14 +131,40 @@ class Calls:
         to_engine, removed = admission.engine_headers(headers, rules.allow)
         if names := [*draft.admitted.removed, *removed]:
             self._notice(draft, "steering_removed", {"fields": names})
-        draft.engine = self.engine.name
-        draft.reader = self.engine.adapter.reader(draft.request, model=draft.admitted.reply_model)
+        draft.engine = engine.name
+        draft.reader = engine.adapter.reader(draft.request, model=draft.admitted.reply_model)
         draft.translator = dialect.translator(draft.request)
         draft.recorder = Recorder(
             draft.request, draft.reader, translator=draft.translator, relay_abort=self._relay_abort
         )
         draft.queued_ms = 0.0
         return to_engine
+
+    def without_refused(self, draft: Draft, engine: Engine, body: bytes) -> bool:
+        """Take out what the engine's refusal names of the fields that capture asked with; False if it names none.
+
+        The agent never asked for them, so it never sees that error. The engine is not asked with them again.
+        """
+        assert draft.admitted is not None
+        named = admission.refused_fields(body, draft.admitted.injected) - engine.refused
+        if not named:
+            return False
+        engine.refused |= named
+        self._notice(draft, "injection_refused", {"engine": engine.name, "fields": sorted(named)})
+        draft.admitted = self._admitted(draft, engine)
+        return True
+
+    def _admitted(self, draft: Draft, engine: Engine) -> admission.Admitted:
+        assert draft.request is not None
+        return admission.admit(
+            draft.request,
+            engine.adapter,
+            draft.live.rules,
+            served=engine.models,
+            rollout=draft.live.id,
+            n=draft.n,
+            without=engine.refused,
+        )
 
     def begin(self, draft: Draft, cut: Callable[[], object]) -> None:
         """Note that a call runs; `cut` ends it when its rollout is closed."""

@@ -22,11 +22,11 @@ import msgspec
 
 from capture.client import is_private, read_key
 from capture.dialects.chat import Chat
-from capture.engines.vllm import Vllm
 from capture.errors import TreeringError, UsageError
+from capture.onboarding import ADAPTERS, engine_key, given_engines
 from capture.probe import probe
 from capture.scripted import load_rules
-from capture.settings import Settings, is_loopback, key_path, parse_address, store_path, the_engine
+from capture.settings import Settings, is_loopback, key_path, parse_address, store_path
 from capture.store.base import FORMAT_VERSION
 from capture.upstream import Engine
 
@@ -57,7 +57,7 @@ async def examine(settings: Settings) -> list[Check]:
     checks = []
     for check in (_keys, _exposure, _descriptors, _listeners, _store):
         checks += check(settings)
-    return checks + await _engine(settings)
+    return checks + await _engines(settings)
 
 
 def _ok(name: str, message: str) -> Check:
@@ -204,18 +204,22 @@ def _version(path: Path) -> Check:
     return _ok("store", f"{path}, version {version}{older}")
 
 
-async def _engine(settings: Settings) -> list[Check]:
-    """Is the engine there, is it the one expected, and what can it give?"""
+async def _engines(settings: Settings) -> list[Check]:
+    """Is each engine there, is it the one expected, and what can it give?"""
     try:
-        kind, where = the_engine(settings)
+        given = given_engines(settings)
     except UsageError as error:
         return [_fail("engine", error.message, error.hint)]
+    return [check for kind, where in given for check in await _engine(settings, kind, where)]
+
+
+async def _engine(settings: Settings, kind: str, where: str | None) -> list[Check]:
     if kind == "scripted":
         return [_rules(where)]
     assert where is not None, "every other kind has a URL"
     engine = None
     try:
-        engine = Engine(Vllm(), where, key=_engine_key(settings, kind))
+        engine = Engine(ADAPTERS[kind](), where, key=engine_key(settings, kind))
         await engine.open()
         async with asyncio.timeout(ENGINE_S):
             return await _answers(engine, settings)
@@ -258,11 +262,3 @@ async def _answers(engine: Engine, settings: Settings) -> list[Check]:
     else:
         checks.append(_ok("logprobs", verdict.logprobs_mode))
     return checks
-
-
-def _engine_key(settings: Settings, kind: str) -> str | None:
-    for item in settings.engine_key_file:
-        name, _, file = item.partition("=")
-        if name == kind:
-            return read_key(Path(file))
-    return None

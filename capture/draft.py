@@ -14,6 +14,7 @@ from capture.errors import TreeringError
 from capture.live import Live
 from capture.recorder import Recorder
 from capture.store.base import Delta, Exchange, Record, Spool
+from capture.upstream import Engine
 from graph.records import Call, Status
 
 
@@ -46,6 +47,8 @@ class Draft:
         self.hints = hints
         self.request: Request | None = None
         self.admitted: Admitted | None = None
+        # Those that may serve it, in order of preference; and the name of the one that does.
+        self.engines: list[Engine] = []
         self.engine: str | None = None
         self.translator: Translator | None = None
         self.recorder: Recorder | None = None

@@ -145,6 +145,7 @@ def register(new: New, place: Place, defaults: Defaults, *, now: str, body: str)
         created_at=now,
     )
     registration = Registration(
+        engine=new.engine,
         strict_model=new.strict_model,
         tokens=new.tokens,
         require_tier=new.require_tier,
@@ -186,8 +187,6 @@ def _check(new: New, place: Place) -> None:
         raise _invalid("`id` takes 1 to 200 letters, digits and . _ : @ + -, beginning with a letter or digit")
     if not 0 < new.ttl_s <= 10 * 365 * 86_400:
         raise _invalid("`ttl_s` must be a positive number of seconds")
-    if new.engine is not None:
-        raise _invalid("`engine` is not taken: this server serves one engine, the one it was started with")
     if new.tokens == "pinned":
         raise _invalid('`tokens` takes "engine" only')
     for name in new.sampling:

@@ -64,8 +64,9 @@ async def serve(
     return await _Relay(calls, incoming, draft, keep_alive=dialect.bears_comments).run(to_engine)
 
 
-async def forward(engine: Engine, incoming: web.Request, live: Live, path: str, *, max_body: int) -> web.StreamResponse:
+async def forward(calls: Calls, incoming: web.Request, live: Live, path: str, *, max_body: int) -> web.StreamResponse:
     """Relay a request that samples nothing, unrecorded; its `model` is replaced by the rollout's."""
+    engine = calls.engine_of(live)
     body = await read_body(incoming, max_body)
     headers, _ = admission.engine_headers(list(incoming.headers.items()), live.rules.allow)
     model = live.rules.model or next(iter(engine.models), None)
@@ -78,9 +79,10 @@ async def forward(engine: Engine, incoming: web.Request, live: Live, path: str, 
 
 
 async def count(
-    engine: Engine, incoming: web.Request, live: Live, dialect: Dialect, target: Target, *, max_body: int
+    calls: Calls, incoming: web.Request, live: Live, dialect: Dialect, target: Target, *, max_body: int
 ) -> web.StreamResponse:
     """Answer how many tokens a request would have: the engine's own count of its own rendering, never an estimate."""
+    engine = calls.engine_of(live)
     body = await read_body(incoming, max_body)
     request = dialect.read_count(body, target=target)
     asked = engine.adapter.count(request, model=live.rules.model or next(iter(engine.models), None))
@@ -107,18 +109,18 @@ class _Relay:
         self._draft = draft
         self._recorder: Recorder = draft.recorder
         self._answer: aiohttp.ClientResponse | None = None
+        # The answer's body, where it had to be looked at first.
+        self._body: bytes | None = None
         self._concluding: asyncio.Task[StoreError | None] | None = None
 
     async def run(self, headers: list[tuple[str, str]]) -> web.StreamResponse:
         """Carry the call to its end; whatever happens, its record is written and the engine is let go."""
-        assert self._draft.admitted is not None
-        assert self._draft.request is not None
-        self._calls.engine.in_flight += 1
+        engine = None
         try:
             try:
-                self._answer = await self._calls.engine.send(
-                    "POST", self._draft.request.path, body=self._draft.admitted.body, headers=headers
-                )
+                engine = await self._send(headers)
+                engine.in_flight += 1
+                assert self._answer is not None
                 _refuse_auth(self._answer.status)
             except EngineError as error:
                 self._draft.fail(error)
@@ -132,9 +134,33 @@ class _Relay:
             self._let_go()
             raise
         finally:
-            self._calls.engine.in_flight -= 1
+            if engine is not None:
+                engine.in_flight -= 1
             if self._answer is not None and self._concluding is not None:
                 self._answer.close()
+
+    async def _send(self, headers: list[tuple[str, str]]) -> Engine:
+        """Send the request to the first engine that takes it; return that engine. Raises `EngineError`."""
+        draft = self._draft
+        assert draft.request is not None
+        for engine in draft.engines:
+            assert draft.admitted is not None
+            draft.engine = engine.name
+            try:
+                self._answer = await engine.send("POST", draft.request.path, body=draft.admitted.body, headers=headers)
+            except EngineError:
+                if engine is draft.engines[-1]:
+                    raise
+                continue
+            if self._answer.status in (400, 422):
+                self._body = await self._answer.read()
+                if self._calls.without_refused(draft, engine, self._body):
+                    self._answer = await engine.send(
+                        "POST", draft.request.path, body=draft.admitted.body, headers=headers
+                    )
+                    self._body = None
+            return engine
+        raise AssertionError("a call has at least one engine")
 
     async def _stream(self, answer: aiohttp.ClientResponse) -> web.StreamResponse:
         recorder = self._recorder
@@ -209,7 +235,7 @@ class _Relay:
         recorder = self._recorder
         recorder.answered(answer.status)
         try:
-            body = await answer.read()
+            body = await answer.read() if self._body is None else self._body
         except _CUT as error:
             recorder.cut(str(error) or type(error).__name__)
             await self._conclude()

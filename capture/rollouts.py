@@ -29,7 +29,7 @@ STOPS_BEFORE_REFUSAL = 3
 class Rollouts:
     """All rollouts: those that live here, and the way to the store for the rest."""
 
-    def __init__(self, store: Store, *, place: Callable[[], Place], defaults: Defaults) -> None:
+    def __init__(self, store: Store, *, place: Callable[[str | None], Awaitable[Place]], defaults: Defaults) -> None:
         self._store = store
         self._place = place
         self._defaults = defaults
@@ -123,7 +123,8 @@ class Rollouts:
             return before
         news, several = registration.read(body)
         now = clock.now()
-        made = [registration.register(new, self._place(), self._defaults, now=now, body=digest) for new in news]
+        places = {engine: await self._place(engine) for engine in {new.engine for new in news}}
+        made = [registration.register(new, places[new.engine], self._defaults, now=now, body=digest) for new in news]
         answers = [one.answer for one in made]
         answer = msgspec.json.encode({"rollouts": answers} if several else answers[0])
         try:

@@ -32,6 +32,10 @@ FILE = "treering.toml"
 OTHER_VARIABLES = ("TREERING_CONFIG", "TREERING_REQUIRE_REAL", "TREERING_TORCH_LINKS")
 
 
+KINDS = ("vllm", "sglang", "llamacpp", "openai", "scripted")
+"""Kinds of engine."""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What is in force. See `TABLE` for each field's meaning."""
 
@@ -52,6 +56,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     relay_abort: bool = False
     max_body_mib: int = 256
     allow_path: tuple[str, ...] = ()
+    allow_engine: tuple[str, ...] = ()
     sampling: dict[str, Any] = {}
     limits: dict[str, Any] = {}
     shutdown_timeout: float = 30.0
@@ -68,7 +73,8 @@ TABLE: tuple[Setting, ...] = (
         default=(),
         metavar="KIND=URL",
         repeatable=True,
-        help="The engine: vllm=URL, or scripted (needs nothing else), or scripted=RULES.toml. One, for now.",
+        help="An engine: KIND=URL (vllm, sglang, llamacpp, openai), or scripted (needs nothing else), or "
+        "scripted=RULES.toml. Given several times, rollouts are spread over those that serve their model.",
     ),
     Setting(
         name="engine_key_file",
@@ -159,6 +165,13 @@ TABLE: tuple[Setting, ...] = (
         help="A further path of the engine to relay without recording it. What is sampled there is not captured.",
     ),
     Setting(
+        name="allow_engine",
+        default=(),
+        metavar="PREFIX",
+        repeatable=True,
+        help="A prefix of URLs that rollouts may name as their own engine. Default: none may.",
+    ),
+    Setting(
         name="sampling",
         kind="pairs",
         default={},
@@ -240,9 +253,9 @@ def parse_engine(text: str) -> tuple[str, str | None]:
     Raises `UsageError` for an unknown kind, or for a URL that is none.
     """
     kind, _, target = text.partition("=")
-    if kind not in ("vllm", "scripted"):
-        hint = "write vllm=http://HOST:PORT, scripted, or scripted=RULES.toml"
-        raise UsageError(f"{text!r} names no kind of engine{nearest(kind, ('vllm', 'scripted'))}", hint=hint)
+    if kind not in KINDS:
+        hint = f"write vllm=http://HOST:PORT, scripted, or scripted=RULES.toml; the kinds are {', '.join(KINDS)}"
+        raise UsageError(f"{text!r} names no kind of engine{nearest(kind, KINDS)}", hint=hint)
     if kind == "scripted":
         return kind, target or None
     return kind, _engine_url(text, target)
@@ -261,15 +274,6 @@ def _engine_url(text: str, target: str) -> str:
     if not fine:
         raise UsageError(f"{text!r} has no usable URL", hint="write vllm=http://HOST:PORT")
     return target.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-def the_engine(settings: Settings) -> tuple[str, str | None]:
-    """Return kind and target of the one engine. Raises `UsageError` when there is none, or more than one."""
-    if len(settings.engine) != 1:
-        count = "no engine" if not settings.engine else f"{len(settings.engine)} engines"
-        hint = "give one: --engine vllm=http://HOST:PORT, or --engine scripted, which needs nothing else"
-        raise UsageError(f"{count} given", hint=hint)
-    return parse_engine(settings.engine[0])
 
 
 def store_path(store: str) -> Path | None:
@@ -356,6 +360,9 @@ def _check(settings: Settings) -> None:
         raise UsageError(f"--no-admin-key works on loopback only, and {host} is not", hint=hint)
     if settings.admin_key is not None and not is_key(settings.admin_key):
         raise UsageError("TREERING_ADMIN_KEY is no key", hint="it must be printable ASCII, without spaces")
+    for prefix in settings.allow_engine:
+        if not prefix.startswith(("http://", "https://")) or not urlsplit(prefix).hostname:
+            raise UsageError(f"--allow-engine: {prefix!r} is no URL", hint="write http://HOST:PORT")
     for path in settings.allow_path:
         if not path.startswith("/") or "?" in path or "#" in path:
             raise UsageError(f"--allow-path: {path!r} is no path", hint="write it from the root, such as /v1/rerank")

@@ -60,6 +60,10 @@ class Engine:
         self.healthy = False
         self.reason = "not reached yet"
         self.in_flight = 0
+        # How the engine that came back differs from the one that was first met; None while it doesn't.
+        self.changed: str | None = None
+        # Injected fields that it refused; left out from then on.
+        self.refused: set[str] = set()
 
     def __repr__(self) -> str:
         state = "healthy" if self.healthy else f"unhealthy: {self.reason}"
@@ -184,14 +188,26 @@ class Engine:
             version = told.get("version") if isinstance(told, dict) else None
         except EngineError:
             version = None
-        self.identity = Identity(
+        met = self.identity
+        found = Identity(
             kind=self.kind,
             url=self.url,
             version=version if isinstance(version, str) else None,
             models=tuple(card["id"] for card in cards),
             max_model_len=length if isinstance(length, int) else None,
         )
-        return self.identity
+        if met is not None:
+            self.changed = _difference(met, found)
+            return met
+        self.identity = found
+        return found
+
+    def is_like(self, other: Engine) -> bool:
+        """Say whether a call may move between the two: same kind, model and context length."""
+        mine, its = self.identity, other.identity
+        if mine is None or its is None:
+            return self is other
+        return (mine.kind, mine.models[:1], mine.max_model_len) == (its.kind, its.models[:1], its.max_model_len)
 
     async def check(self) -> bool:
         """Ask the engine's `/health` and note the outcome; never raises."""
@@ -206,3 +222,12 @@ class Engine:
             self.healthy = status < 500
             self.reason = "" if self.healthy else f"GET /health answered {status}"
         return self.healthy
+
+
+def _difference(met: Identity, found: Identity) -> str | None:
+    """Say how an engine differs from itself in what a rollout can't bear; None if it doesn't."""
+    if met.models[:1] != found.models[:1]:
+        return f"it served {', '.join(met.models) or 'no model'} and now serves {', '.join(found.models) or 'none'}."
+    if met.max_model_len != found.max_model_len:
+        return f"its context was {met.max_model_len} tokens and now is {found.max_model_len}."
+    return None

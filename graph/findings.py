@@ -395,6 +395,15 @@ _ROWS = (
         data=(("fields", "names of the fields"),),
         source="notice",
     ),
+    Row(
+        code="injection_refused",
+        level="warn",
+        text="The engine refused fields that capture asks with: {fields}. The call was repeated without them.",
+        means="What those fields bring (token ids, logprobs, usage) is missing from this call and the later ones.",
+        do="Serve a newer engine, or start Treering with `--require-tier eval` if text alone is enough.",
+        data=(("engine", "the engine"), ("fields", "names of the fields")),
+        source="notice",
+    ),
 )
 
 TABLE: dict[str, Row] = {row.code: row for row in _ROWS}

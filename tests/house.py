@@ -58,10 +58,12 @@ class House:
 
 
 @contextlib.asynccontextmanager
-async def house(engine: Engine | str, folder: Path, **settings: Any) -> AsyncIterator[House]:
-    """An appliance in front of an engine for a block; `engine` may be another `--engine`'s text."""
+async def house(
+    engine: Engine | str, folder: Path, *, also: tuple[str, ...] = (), **settings: Any
+) -> AsyncIterator[House]:
+    """An appliance in front of an engine for a block; `engine` may be another `--engine`'s text, `also` are more."""
     given = Settings(
-        engine=(engine if isinstance(engine, str) else f"vllm={engine.url}",),
+        engine=(engine if isinstance(engine, str) else f"vllm={engine.url}", *also),
         **{
             "listen": "127.0.0.1:0",
             "admin_listen": "127.0.0.1:0",

@@ -44,14 +44,20 @@ class Plane:
         self.store = open_store(self.settings.store, durability="none")
         self.engine = SimpleNamespace(
             name="vllm=http://e", url="http://e", kind="vllm", tier="train", tier_reason="ids",
-            logprobs_mode="raw", healthy=True, reason="", in_flight=0, check=_looked,
+            logprobs_mode="raw", healthy=True, reason="", changed=None, in_flight=0, check=_looked,
             identity=Identity(kind="vllm", url="http://e", version="0.32.0", models=("tiny",), max_model_len=2048),
         )  # fmt: skip
         place = Place(
             url="http://127.0.0.1:8400", loopback=True, model="tiny", tier="train", tier_reason="ids",
             logprobs_mode="raw",
         )  # fmt: skip
-        self.rollouts = Rollouts(self.store, place=lambda: place, defaults=Defaults())
+
+        async def placed(engine: str | None) -> Place:
+            return place
+
+        # What the fleet is asked for: the one engine.
+        self.fleet = SimpleNamespace(engines=[self.engine], all=[self.engine])
+        self.rollouts = Rollouts(self.store, place=placed, defaults=Defaults())
         self.url = ""
         # Set when a caller hung up and its handler was cancelled.
         self.hung_up = asyncio.Event()

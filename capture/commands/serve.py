@@ -16,9 +16,11 @@ from capture.admission import PINNABLE
 from capture.app import Appliance
 from capture.cli import Given
 from capture.errors import UsageError
+from capture.onboarding import given_engines
 from capture.registration import LIMITS
 from capture.scripted import Rules, ScriptedEngine, load_rules
-from capture.settings import Settings, key_path, parse_address, the_engine
+from capture.settings import Settings, key_path, parse_address
+from capture.upstream import Engine
 from capture.values import nearest
 
 _log = logging.getLogger("treering")
@@ -43,9 +45,9 @@ class Server(Protocol):
 def serve(given: Given) -> int:
     """Run the appliance until a signal."""
     settings = given.settings
-    kind, where = the_engine(settings)
-    if kind == "scripted" and where:
-        read_rules(where)
+    for kind, where in given_engines(settings):
+        if kind == "scripted" and where:
+            read_rules(where)
     check_defaults(settings)
     stop_logs = logs.setup(settings.log_format, settings.log_level)
     try:
@@ -90,17 +92,19 @@ def run(work: Coroutine[Any, Any, int]) -> int:
 
 def first_lines(appliance: Appliance) -> str:
     """Return what a person needs to know first: where agents connect, what answers them, where it is kept."""
-    engine = appliance.engine
-    who = engine.identity
-    model = appliance.settings.model or (who.models[0] if who and who.models else "no model")
-    version = f" {who.version}" if who and who.version else ""
-    kind, _ = the_engine(appliance.settings)
     key = "no admin key" if appliance.admin_key is None else _where_key(appliance.settings)
     return (
         f"agents   {appliance.data_url}/v1\n"
-        f"engine   {kind}{version} at {engine.url}, model {model}, tier {engine.tier}\n"
-        f"control  {appliance.control_url} ({key}), store {appliance.store.where}\n"
+        + "".join(f"engine   {_told(engine, appliance.settings)}\n" for engine in appliance.fleet.engines)
+        + f"control  {appliance.control_url} ({key}), store {appliance.store.where}\n"
     )
+
+
+def _told(engine: Engine, settings: Settings) -> str:
+    who = engine.identity
+    model = settings.model or (who.models[0] if who and who.models else "no model")
+    version = f" {who.version}" if who and who.version else ""
+    return f"{engine.kind}{version} at {engine.url}, model {model}, tier {engine.tier}"
 
 
 def _where_key(settings: Settings) -> str:

@@ -295,7 +295,7 @@ async def test_ready_names_what_is_not(plane, ask):
     plane.engine.healthy, plane.engine.reason = False, "connection refused"
     status, ready = await ask("GET", "/ready")
     assert (status, ready["ready"]) == (503, False)
-    assert ready["engine"] == {"ok": False, "reason": "connection refused"}
+    assert ready["engine"] == {"ok": False, "reason": "vllm=http://e: connection refused"}
     assert ready["store"]["ok"] is True
     assert (await ask("GET", "/health")) == (200, {"ok": True, "nonce": "n0"})
 

@@ -469,3 +469,55 @@ async def test_requests_on_one_connection_are_served_one_by_one(engine, home: Ho
 
 
 TOOL = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}
+
+
+# Several engines
+
+
+async def test_a_call_fails_over_before_its_first_byte(engine, tmp_path: Path) -> None:
+    async with running() as other, house(engine, tmp_path, also=(f"vllm={other.url}",)) as home:
+        rollout = await home.rollout()
+        first = home.appliance.fleet.order(rollout["id"], model="tiny")[0]
+        dead, alive = (engine, other) if first.url == engine.url else (other, engine)
+        await dead.close()
+        assert (await answered(alive, home, rollout))[0] == 200
+        await home.idle(rollout)
+        assert (await home.call(rollout, 0))["engine"] == f"vllm={alive.url}"
+
+
+async def test_a_rollout_may_bring_its_own_engine_from_the_list_alone(engine, tmp_path: Path) -> None:
+    async with running() as own, house(engine, tmp_path, allow_engine=(own.url,)) as home:
+        rollout = await home.rollout(engine=own.url + "/v1")
+        assert (await answered(own, home, rollout))[0] == 200
+        assert engine.requests == []
+        refused = await home.control("POST", "/rollouts", json={"engine": "http://127.0.0.1:1"}, status=422)
+        assert refused["error"]["code"] == "engine_not_allowed"
+
+
+async def test_an_injected_field_that_the_engine_refuses_is_left_out_and_said_once(engine, home: House) -> None:
+    rollout = await home.rollout()
+    error = {"error": {"message": "Unknown field: top_logprobs", "code": 400}}
+    async with asyncio.TaskGroup() as both:
+        task = both.create_task(_json(home.chat(rollout)))
+        (await engine.next()).answer(error, status=400)
+        second = await engine.next()
+        second.answer(whole([5]))
+    assert task.result()[0] == 200
+    assert "top_logprobs" not in second.body
+    assert second.body["return_token_ids"] is True
+    await answered(engine, home, rollout)
+    assert len(engine.requests) == 3
+    await home.idle(rollout)
+    findings = (await home.graph(rollout))["findings"]
+    (found,) = [one for one in findings if one["code"] == "injection_refused"]
+    assert (found["calls"], found["data"]["fields"]) == ([0], ["top_logprobs"])
+
+
+async def test_an_agents_own_mistake_is_not_taken_for_ours(engine, home: House) -> None:
+    rollout = await home.rollout()
+    error = {"error": {"message": "temperature must be non-negative", "code": 400}}
+    async with asyncio.TaskGroup() as both:
+        task = both.create_task(_json(home.chat(rollout, temperature=-1)))
+        (await engine.next()).answer(error, status=400)
+    assert task.result() == (400, error)
+    assert len(engine.requests) == 1

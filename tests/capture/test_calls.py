@@ -12,6 +12,7 @@ from capture.draft import Draft
 from capture.engines.base import Identity
 from capture.engines.vllm import Vllm
 from capture.errors import ClientError, StoreError
+from capture.fleet import Fleet
 from capture.live import Live
 from capture.registration import Defaults, Place
 from capture.rollouts import Rollouts
@@ -23,6 +24,12 @@ from tests.house import ASK
 PLACE = Place(
     url="http://127.0.0.1:1", loopback=True, model="tiny", tier="train", tier_reason="", logprobs_mode="processed"
 )
+
+
+async def _place(engine: str | None) -> Place:
+    return PLACE
+
+
 CHAT = Chat()
 HEADERS = [("Content-Type", "application/json"), ("X-Request-Id", "mine")]
 
@@ -33,11 +40,11 @@ class Desk:
     def __init__(self, store: Any, **options: Any) -> None:
         self.store = store
         self.lines: list[dict[str, Any]] = []
-        self.rollouts = Rollouts(store, place=lambda: PLACE, defaults=Defaults())
+        self.rollouts = Rollouts(store, place=_place, defaults=Defaults())
         engine = Engine(Vllm(), "http://127.0.0.1:1")
         engine.identity = Identity(kind="vllm", url=engine.url, models=("tiny",))
         given = {"relay_abort": False, "on_store_failure": "relay", **options}
-        self.calls = Calls(rollouts=self.rollouts, store=store, engine=engine, log=self.lines.append, **given)
+        self.calls = Calls(rollouts=self.rollouts, store=store, fleet=Fleet([engine]), log=self.lines.append, **given)
 
     async def live(self, **body: Any) -> Live:
         made = json.loads(await self.rollouts.register(body, key=None, digest="d"))

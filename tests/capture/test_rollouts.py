@@ -18,6 +18,10 @@ PLACE = Place(
 )
 
 
+async def _place(engine: str | None) -> Place:
+    return PLACE
+
+
 @pytest.fixture
 async def store(tmp_path: Path):
     store = open_store(f"sqlite:///{tmp_path}/t.db")
@@ -28,7 +32,7 @@ async def store(tmp_path: Path):
 
 @pytest.fixture
 def rollouts(store) -> Rollouts:
-    return Rollouts(store, place=lambda: PLACE, defaults=Defaults())
+    return Rollouts(store, place=_place, defaults=Defaults())
 
 
 async def register(rollouts: Rollouts, /, key: str | None = None, digest: str = "d", **body) -> dict:

@@ -15,7 +15,6 @@ from capture.settings import (
     parse_engine,
     shown,
     store_path,
-    the_engine,
 )
 
 
@@ -171,14 +170,6 @@ def test_an_address_of_ipv6_wants_brackets():
 )
 def test_engines(text, engine):
     assert parse_engine(text) == engine
-    assert the_engine(Settings(engine=(text,))) == engine
-
-
-@pytest.mark.parametrize("engines", [(), ("scripted", "scripted")])
-def test_one_engine_is_needed(engines):
-    with pytest.raises(UsageError) as caught:
-        the_engine(Settings(engine=engines))
-    assert "--engine scripted" in caught.value.hint
 
 
 def test_the_key_lies_beside_the_store():

@@ -178,7 +178,7 @@ def test_the_scripted_engine_alone(start):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["serve"], 2, "no engine given"),
+        (["serve"], 2, "No engine is given"),
         (["--engine", "scripted", "--limits", "max_cals=1"], 2, "did you mean max_calls?"),
         (["--engine", "vllm=http://127.0.0.1:1"], 3, "did not answer"),
         (["--engine", "scripted", "--store", "sqlite:////proc/none/t.db"], 4, ""),
