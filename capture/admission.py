@@ -229,14 +229,18 @@ def engine_headers(
     return out, removed
 
 
+def _named_hop_by_hop(headers: Iterable[tuple[str, str]]) -> set[str]:
+    """Return the headers that `Connection` names: for this hop alone, whatever they are."""
+    return {
+        part.strip().lower() for name, value in headers if name.lower() == "connection" for part in value.split(",")
+    }
+
+
 def reply_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the engine's response headers that go on to the agent: all but hop-by-hop ones and the body's framing."""
-    kept = []
-    for name, value in headers:
-        low = name.lower()
-        if low not in _DROPPED_HEADERS and low != "set-cookie":
-            kept.append((name, value))
-    return kept
+    listed = list(headers)
+    named = _named_hop_by_hop(listed)
+    return [(name, value) for name, value in listed if name.lower() not in _DROPPED_HEADERS | named]
 
 
 def _pinned(pins: Mapping[str, Any], rollout: str, n: int) -> dict[str, Any]:

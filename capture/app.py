@@ -18,6 +18,7 @@ from capture.calls import Calls
 from capture.client import find_key
 from capture.dialects.base import Dialect, Target
 from capture.dialects.chat import Chat
+from capture.dialects.messages import Messages
 from capture.errors import CaptureError, ClientError, TreeringError, UsageError
 from capture.fleet import Fleet
 from capture.live import Live
@@ -55,7 +56,8 @@ class Appliance:
         self.data_url = ""
         self.control_url = ""
         self.store = open_store(settings.store, durability=settings.durability)
-        self.dialects: dict[str, Dialect] = {dialect.name: dialect for dialect in (Chat(),)}
+        spoken: tuple[Dialect, ...] = (Chat(), Messages())
+        self.dialects = {dialect.name: dialect for dialect in spoken}
         self.fleet: Fleet
         self.rollouts = Rollouts(
             self.store,
@@ -222,6 +224,13 @@ class Appliance:
         headers, path = incoming.headers, incoming.rel_url.raw_path
         route = paths.locate(incoming.method, path, headers=headers, allowed=self.settings.allow_path)
         dialect = self.dialects.get(route.dialect, self.dialects["chat"])
+        if incoming.headers.get("Upgrade", "").lower() == "websocket":
+            # Said at once, before the key is looked at: codex then uses plain HTTP at once.
+            error = ClientError("no_websocket", "There is no WebSocket here.", hint="Use plain HTTP.", status=426)
+            refusal = relay.error_response(error, dialect)
+            refusal.headers["Connection"] = "close"
+            refusal.force_close()
+            return refusal
         try:
             if route.kind == "health":
                 return web.json_response({"ok": True, "nonce": self.nonce})

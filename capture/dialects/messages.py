@@ -38,7 +38,7 @@ class Messages:
         """Read a request. Raises `ClientError` (400) naming the field for what can't be taken or translated."""
         return _read(body, streamed=target.streamed)
 
-    def read_count(self, body: bytes) -> Request:
+    def read_count(self, body: bytes, *, target: Target = NO_TARGET) -> Request:
         """Read a request to count tokens: a message's, without `max_tokens`; the chat request has the same prompt."""
         return _read(body, streamed=False, counting=True)
 

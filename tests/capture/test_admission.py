@@ -127,12 +127,14 @@ def test_the_agents_key_and_hop_by_hop_headers_stay_here() -> None:
     assert removed == []
 
 
-def test_the_engines_headers_pass_but_for_framing_and_cookies() -> None:
+def test_the_engines_headers_pass_but_for_framing() -> None:
     headers = [
         ("Content-Type", "application/json"), ("Retry-After", "2"), ("x-request-id", "r"), ("x-ratelimit-limit", "1"),
-        ("Transfer-Encoding", "chunked"), ("Content-Length", "3"), ("Content-Encoding", "gzip"), ("Set-Cookie", "a=b"),
+        ("Set-Cookie", "a=1"), ("Set-Cookie", "b=2"),
+        ("Transfer-Encoding", "chunked"), ("Content-Length", "3"), ("Content-Encoding", "gzip"),
+        ("Connection", "close, X-Hop"), ("X-Hop", "1"),
     ]  # fmt: skip
-    assert reply_headers(headers) == headers[:4]
+    assert reply_headers(headers) == headers[:6]
 
 
 def test_hints_are_kept_by_lower_case_name() -> None:

@@ -1,13 +1,16 @@
 """The whole appliance from outside: keys, routes, limits, bad input, and start-up."""
 
 import asyncio
+import gzip
 import io
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from backports import zstd
 
 from capture.app import Appliance
 from capture.errors import EngineError, StoreError, UsageError
@@ -142,6 +145,49 @@ async def test_tokenising_is_relayed_and_not_recorded(home: House) -> None:
     )
     assert (status, body) == (200, {"tokens": [1, 2], "asked": {"model": "tiny", "prompt": "x"}})
     assert (await home.graph(rollout))["calls"] == []
+
+
+# HTTP
+
+
+async def test_a_websocket_is_refused_at_once(engine, home: House) -> None:
+    for path in ("/v1/responses", "/any/prefix/v1/responses", "/v1/chat/completions"):
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+        status, body, headers = await ask(home, "GET", path, headers=upgrade)
+        assert (status, body["error"]["code"], headers["Connection"]) == (426, "no_websocket", "close")
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd"])
+async def test_compressed_requests_are_read(engine, home: House, coding: str) -> None:
+    rollout = await home.rollout()
+    plain = json.dumps({**ASK, "user": "x" * 5000}).encode()
+    pack = {"gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstd.compress}[coding]
+    headers = {**bearer(rollout["secret"]), "Content-Type": "application/json", "Content-Encoding": coding}
+    async with asyncio.TaskGroup() as both:
+        task = both.create_task(ask(home, "POST", "/v1/chat/completions", data=pack(plain), headers=headers))
+        asked = await engine.next()
+        asked.answer(whole([5]))
+    assert task.result()[0] == 200
+    assert asked.body["user"] == "x" * 5000
+    assert "Content-Encoding" not in asked.headers
+
+
+async def test_a_body_that_is_not_what_its_coding_says_is_refused(engine, home: House) -> None:
+    rollout = await home.rollout()
+    headers = {**bearer(rollout["secret"]), "Content-Encoding": "gzip"}
+    status, body, _ = await ask(home, "POST", "/v1/chat/completions", data=b"not gzip", headers=headers)
+    assert (status, bool(body["error"]["message"])) == (400, True)
+    assert engine.requests == []
+
+
+async def test_a_bomb_ends_at_the_limit(engine, tmp_path: Path) -> None:
+    async with house(engine, tmp_path, max_body_mib=1) as home:
+        rollout = await home.rollout()
+        headers = {**bearer(rollout["secret"]), "Content-Encoding": "gzip"}
+        bomb = gzip.compress(b" " * 50 * 2**20)
+        status, body, _ = await ask(home, "POST", "/v1/chat/completions", data=bomb, headers=headers)
+        assert (status, body["error"]["code"]) == (413, "body_too_large")
 
 
 # Bad input
