@@ -242,6 +242,20 @@ class ScriptedEngine:
         self, request: web.Request, writer: wire.Writer, reply: Reply, failure: Failure
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        try:
+            return await self._write(request, response, writer, reply, failure)
+        except ConnectionError:
+            # The client left: nobody is there to be told, and it is nobody's fault.
+            return response
+
+    async def _write(
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        writer: wire.Writer,
+        reply: Reply,
+        failure: Failure,
+    ) -> web.StreamResponse:
         await response.prepare(request)
         if failure.hang:
             await _for_ever()
