@@ -19,8 +19,6 @@ from benchmarks.wire import EVENT_END, FIRST_TOKEN
 ROUND_LIMIT_S = 300.0
 """For one round of calls: past this something hangs."""
 
-_LAST_CHUNK = b"\r\n0\r\n\r\n"
-
 
 class Sample(msgspec.Struct, frozen=True):
     """One call as it was seen."""
@@ -59,6 +57,43 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
     measured: list[Request]
 
 
+class Chunks:
+    """Takes the transfer coding off a body (RFC 9112, section 7.1). Sans-I/O."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._buffer = b""
+        # Bytes still to come of the chunk under way, with its line end.
+        self._left = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next bytes; return those of the body. Raises ValueError."""
+        data = self._buffer + data if self._buffer else data
+        out: list[bytes] = []
+        at = 0
+        while not self.ended:
+            if not self._left:
+                end = data.find(b"\r\n", at)
+                if end < 0:
+                    break
+                size = int(data[at:end], 16)
+                self._left, at = size + 2, end + 2
+                if not size:
+                    # No proxy here sends trailers.
+                    self.ended = data[at : at + 2] == b"\r\n"
+                    if not self.ended:
+                        self._left, at = 0, end - 1
+                        break
+            piece = data[at : at + self._left]
+            out.append(piece[: max(0, self._left - 2)])
+            at += len(piece)
+            self._left -= len(piece)
+            if self._left:
+                break
+        self._buffer = data[at:]
+        return b"".join(out) if len(out) != 1 else out[0]
+
+
 class Reply:
     """Reads one reply as it comes. Sans-I/O."""
 
@@ -72,6 +107,7 @@ class Reply:
         self.kept: list[bytes] | None = [] if keep else None
         self._head: bytes | None = b""
         self._left = 0
+        self._chunks = Chunks()
         self._tail = b""
 
     def feed(self, data: bytes, now: float) -> bool:
@@ -82,22 +118,21 @@ class Reply:
             if end < 0:
                 return False
             self._start(self._head[:end].lower())
-            # The blank line stays with the body, so that a last chunk is found behind an empty one.
             data, self._head = self._head[end + 4 :], None
-            self._tail = b"\r\n"
+        if self.streamed:
+            data = self._chunks.feed(data)
+            seen = self._tail + data
+            # An event's end may have come in two pieces; one that came whole in the tail was counted there.
+            self.n_events += seen.count(EVENT_END) - self._tail.count(EVENT_END)
+            if self.first_token_at is None and FIRST_TOKEN in seen:
+                self.first_token_at = now
+            self._tail = seen[-len(FIRST_TOKEN) :]
+        else:
+            self._left -= len(data)
         self.n_bytes += len(data)
         if self.kept is not None:
             self.kept.append(data)
-        if not self.streamed:
-            self._left -= len(data)
-            return self._left <= 0
-        seen = self._tail + data
-        # An event's end may have come in two pieces; one that came whole in the tail was counted there.
-        self.n_events += seen.count(EVENT_END) - self._tail.count(EVENT_END)
-        if self.first_token_at is None and FIRST_TOKEN in seen:
-            self.first_token_at = now
-        self._tail = seen[-len(FIRST_TOKEN) :]
-        return seen.endswith(_LAST_CHUNK)
+        return self._chunks.ended if self.streamed else self._left <= 0
 
     def _start(self, head: bytes) -> None:
         lines = head.split(b"\r\n")
@@ -213,7 +248,7 @@ def head_of(body: bytes, *, key: str, bench: str) -> bytes:
 
 
 def contents_of(body: bytes, *, streamed: bool) -> list[str]:
-    """Return the texts of a reply's choice: of a whole one, or of each chunk, still in its transfer coding."""
+    """Return the texts of a reply's choice: of a whole one, or of each chunk."""
     if not streamed:
         return [msgspec.json.decode(body)["choices"][0]["message"]["content"]]
     chunks = [line.removeprefix(b"data: ") for line in body.split(b"\n") if line.startswith(b"data: {")]

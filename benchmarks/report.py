@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -175,6 +175,52 @@ def document(made: Sequence[Row], *, at: str, cores: int, load: float) -> dict[s
         "rows": [msgspec.to_builtins(row) for row in made],
         "verdict": verdict(made),
     }
+
+
+_SECTION = "## The last run\n"
+_BRIEF = (
+    "prompt", "reply", "case", "conns", "bare req/s", "treering req/s", "of bare", "added p50", "first token, added",
+    "bare CPU ms", "treering CPU ms", "peak MiB",
+)  # fmt: skip
+
+
+def section(told: Mapping[str, Any]) -> str:
+    """Return the docs' section on a run, from its document: a line for each shape, Treering beside the bare one."""
+    host = told["host"]
+    lines = [_SECTION, "\n", f"{told['at'][:10]}, {host['cores']} cores, load {host['load']}. {told['verdict']}.\n\n"]
+    lines += [_line(_BRIEF), _rule(_BRIEF, words=(1, 2))]
+    made = [msgspec.convert(row, Row) for row in told["rows"]]
+    bare = {describe(row): row for row in made if row.system == "bare"}
+    for row in made:
+        if row.system != "treering" or row.ratio_to_bare is None:
+            continue
+        other = bare[describe(row)]
+        ratio = f"{row.ratio_to_bare:.2f}"
+        cells = (
+            f"{row.prompt_tokens:,}",
+            "streamed" if row.streamed else "plain",
+            row.case,
+            str(row.connections),
+            f"{other.rps:,.1f}",
+            f"{row.rps:,.1f}",
+            f"({ratio})" if row.noisy else ratio,
+            _shown(row.added_ms_p50),
+            _shown(row.first_token_added_ms_p50),
+            f"{other.cpu_ms_per_call:.2f}",
+            f"{row.cpu_ms_per_call:.2f}",
+            f"{row.peak_mib:.0f}",
+        )
+        lines.append(_line(cells))
+    return "".join(lines)
+
+
+def with_section(page: str, told: Mapping[str, Any]) -> str:
+    """Return the docs' page with its last section, on the last run, replaced. Raises ValueError if there is none."""
+    return page[: page.index(_SECTION)] + section(told)
+
+
+def _rule(columns: Sequence[str], *, words: Sequence[int]) -> str:
+    return "|" + "|".join("---" if i in words else "---:" for i in range(len(columns))) + "|\n"
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -27,8 +27,20 @@ def test_a_stream_is_read_the_same_however_it_is_cut(size: int) -> None:
     # The piece in which the first token's chunk names it.
     at = STREAM.index(b'"delta":{"content":') + len(b'"delta":{"content":') - 1
     assert reply.first_token_at == at // size * size
-    if size > 300:
-        assert "".join(contents_of(b"".join(reply.kept or []), streamed=True)) == CORPUS.text(601, 801)
+    assert "".join(contents_of(b"".join(reply.kept or []), streamed=True)) == CORPUS.text(601, 801)
+
+
+@pytest.mark.parametrize("size", [1, 5, 4_096])
+def test_a_proxy_may_cut_chunks_where_it_likes(size: int) -> None:
+    body = b"".join(EVENTS)
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    reply = Reply(keep=True)
+    assert not reply.feed(STREAM[: STREAM.index(b"\r\n\r\n") + 4], 0.0)
+    for piece in pieces:
+        assert not reply.feed(b"%X\r\n%b\r\n" % (len(piece), piece), 0.0)
+    assert reply.feed(b"0\r\n\r\n", 0.0)
+    assert b"".join(reply.kept or []) == body
+    assert reply.n_events == 203
 
 
 @pytest.mark.parametrize("size", [1, 300, 100_000])

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from benchmarks import report
+from benchmarks import overhead, report
 from benchmarks.load import Round, Sample
 from benchmarks.plan import Shape
 from benchmarks.report import Turn
@@ -93,3 +93,10 @@ def test_a_line_has_a_cell_for_each_column() -> None:
     (row, *_) = made(direct=[turn(1, 1)] * 2, bare=[turn(1, 1)] * 2).values()
     head, rule = report.heading().splitlines()
     assert head.count("|") == rule.count("|") == report.table_line(row).count("|")
+
+
+def test_the_docs_tell_of_the_run_that_lies_beside_them() -> None:
+    told = json.loads(overhead.DOCUMENT.read_text())
+    page = overhead.PAGE.read_text()
+    assert report.with_section(page, told) == page
+    assert len(told["rows"]) >= 24 * 3
