@@ -245,6 +245,7 @@ class World:
         prompt = render(ask.messages, ask.tools, self.stripping)
         link = ask.link
         if link == "next":
+            assert ask.parent is not None
             before = self.calls[ask.parent]["prompt"] + self.calls[ask.parent]["sampled"]
             link = "exact" if prompt[: len(before)] == before else "drift"
         raw = json.dumps([ask.messages, ask.tools], sort_keys=True).encode()
@@ -376,7 +377,9 @@ class Loop:
         self.world, self.name, self.role, self.tools, self.spawner = world, name, role, tools, spawner
         self.opening, self.messages, self.task, self.depth = opening, list(opening), task, depth
         self.started_by = started_by
-        self.link, self.parent, self.carries = "root", None, ()
+        self.link = "root"
+        self.parent: int | None = None
+        self.carries: tuple[int, ...] = ()
         self.summaries = 0
         self.handed_on = False
 
@@ -395,6 +398,7 @@ class Loop:
         )
 
     def turn(self, reply: Chat) -> Generator[Ask | Fan, Any, int]:
+        n: int
         n, echoed = yield self.ask(reply)
         self.messages.append(echoed)
         self.link, self.parent, self.carries = "next", n, ()
@@ -529,7 +533,7 @@ def title(world: World, task: str) -> Thread:
     style = world.draw(st.sampled_from(["apart", "quoted"]))
     quoted = [{"role": "user", "content": f'{world.text()}:\n"{task}"'}]
     apart = [{"role": "user", "content": world.text()}, {"role": "user", "content": task}]
-    named = world.draw(st.sampled_from([world.text(1, 1), world.own(3, 4)]))
+    named: str = world.draw(st.sampled_from([world.text(1, 1), world.own(3, 4)]))
     yield Ask(
         conversation="title",
         role="auxiliary",

@@ -81,7 +81,8 @@ def test_a_compaction_names_what_was_carried():
     notes = result("Parsing fails on empty input.", asks)
     tape.say(TASK, asks, tools=("bash",))
     summary = "Empty input makes the parser fail; fix it there."
-    tape.say([user(f"Summarise: bash({asks['tool_calls'][0]['function']['arguments']}) {notes['content']}")], assistant(summary))
+    ran = asks["tool_calls"][0]["function"]["arguments"]
+    tape.say([user(f"Summarise: bash({ran}) {notes['content']}")], assistant(summary))
     tape.say([TASK[0], user(f"Summary of before: {summary}"), user("Go on.")], assistant("Done."), tools=("bash",))
     graph = tape.graph()
     assert codes(graph)["compaction"] == (2,)
