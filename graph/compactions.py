@@ -215,6 +215,9 @@ class Trees:
         call = replies.calls[n]
         if self.root[n] == root:
             return _MESSAGE if n != root else 0
+        if self._started(root, self.root[n]):
+            # A subagent: its task may quote what the conversation read, and its report is no summary.
+            return 0
         before = max(
             (m for m in self.members[root] if replies.parent_by_message(m, call)),
             key=lambda m: (replies.calls[m].ended or 0, m),

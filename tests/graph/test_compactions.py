@@ -180,6 +180,17 @@ def test_who_reads_a_conversation_reads_its_subagents_reports_too():
     assert links(tape)[4] == ("compaction", 1, (3,))
 
 
+def test_a_subagents_report_is_no_summary_though_its_task_quotes_what_was_read():
+    tape = Tape()
+    history = begin(tape)
+    start = assistant("", ("task", {"prompt": "Find the fault in this:\nparse.py"}), ids="one")
+    tape.say(history, start, tools=TOOLS)
+    report = "There is a fault in parse.py, at its very end."
+    tape.say([SYSTEM, user("Find the fault in this:\nparse.py")], assistant(report), tools=("bash",))
+    tape.say([SYSTEM, user(f"Told before: {report}"), TASK], assistant("Done."), tools=TOOLS)
+    assert links(tape)[3] == ("root", None, ())
+
+
 def test_a_short_text_carries_nothing():
     tape = Tape()
     history = begin(tape)
