@@ -202,7 +202,10 @@ def _object(data: bytes) -> dict[str, Any]:
     try:
         value: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError):
-        value = rawjson.mended(rawjson.loads(data))
+        try:
+            value = rawjson.mended(rawjson.loads(data))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"it is no JSON object: {error}") from error
     if not isinstance(value, dict):
-        raise ValueError("no JSON object")
+        raise ValueError("it is no JSON object")
     return value
