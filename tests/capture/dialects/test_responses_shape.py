@@ -45,8 +45,8 @@ def test_usage_has_all_of_its_counts(usage: dict[str, Any]) -> None:
          ("No.", "invalid_request_error", None, "model_not_found")),
         (500, {"detail": [{"msg": "x"}]}, ('[{"msg":"x"}]', "server_error", None, None)),
         (429, {"error": "slow down"}, ("slow down", "rate_limit_error", None, None)),
-        (400, {"error": {"message": "This model's maximum context length is 9 tokens."}},
-         ("This model's maximum context length is 9 tokens.", "invalid_request_error", None, "context_length_exceeded")),
+        (400, {"error": {"message": "The maximum context length is 9 tokens."}},
+         ("The maximum context length is 9 tokens.", "invalid_request_error", None, "context_length_exceeded")),
     ],
 )  # fmt: skip
 def test_an_engines_error_keeps_its_message(status: int, body: Any, wanted: tuple[Any, ...]) -> None:
