@@ -2,6 +2,7 @@
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capture import rawjson
+from capture.dialects import messages_content, messages_request
 from capture.dialects.base import Asked, Dialect, Target, with_fields
 from capture.dialects.messages import Messages
 from capture.dialects.messages_reply import MessagesTranslator
@@ -463,3 +465,17 @@ def test_a_translator_is_made_for_each_reply() -> None:
     one, other = dialect.translator(request), dialect.translator(request)
     assert isinstance(one, MessagesTranslator)
     assert one is not other
+
+
+def test_the_docs_tables_are_the_code_s() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "dialects" / "messages.md").read_text()
+    tables = [
+        messages_request.IGNORED,
+        messages_request.TOOL_IGNORED,
+        messages_content.UNSAID,
+        messages_content.LEFT_OUT,
+    ]
+    for table in tables:
+        assert "|---|---|\n" + "".join(f"| `{name}` | {why} |\n" for name, why in table.items()) + "\n" in text
+    for name, why in messages_request.LEFT_OUT.items():
+        assert f"| `{name}` | `{name}` | {why} |\n" in text

@@ -185,6 +185,16 @@ async def test_thinking_is_switched_off_where_that_is_asked_for(tmp_path: Path) 
         assert [block.type for block in whole.content] == ["thinking", "text"]
 
 
+async def test_a_reply_that_has_begun_is_gone_on_with(tmp_path: Path) -> None:
+    async with speaking(tmp_path) as (home, rollout, client):
+        begun: list[MessageParam] = [*asks("Hello."), {"role": "assistant", "content": "The answer is ("}]
+        whole, _ = await both(client, messages=begun, thinking={"type": "disabled"})
+        assert whole.content[0].type == "text"
+        await home.idle(rollout)
+        sent = (await home.call(rollout, 0))["sent"]
+        assert (sent["continue_final_message"], sent["add_generation_prompt"]) == (True, False)
+
+
 async def test_counts_are_the_engine_s(tmp_path: Path) -> None:
     async with speaking(tmp_path) as (home, rollout, client):
         fields: dict[str, Any] = {"model": "asked", "messages": asks("Think."), "system": "Know.", "tools": TOOLS}
