@@ -61,7 +61,7 @@ def told(exchange: Exchange) -> dict[int, dict[str, Any]]:
     for _, form in events(exchange):
         for choice in (form or {}).get("choices", ()):
             said = choices.setdefault(choice["index"], {"ids": [], "logprobs": [], "prompt": None})
-            delta = choice.get("delta") or choice.get("message")
+            delta = choice.get("delta") or choice.get("message") or {}
             for name in ("content", "reasoning"):
                 said[name] = said.get(name, "") + (delta.get(name) or "")
             for call in delta.get("tool_calls") or ():
