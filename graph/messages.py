@@ -141,6 +141,7 @@ def _message(
     tool_call_id: str | None = None,
     media: tuple[str, ...] = (),
 ) -> Message:
+    role, text, reasoning = _sound(role), _sound(text), _sound(reasoning)
     parts = [role, text, str(len(tool_calls))]
     for call in tool_calls:
         # A tool without parameters: engines stream no arguments at all, and agents echo an empty object.
@@ -150,7 +151,7 @@ def _message(
         text=text,
         reasoning=reasoning,
         tool_calls=tool_calls,
-        tool_call_id=tool_call_id,
+        tool_call_id=None if tool_call_id is None else _sound(tool_call_id),
         media=media,
         digest=_hash([*parts, *media]).digest(),
     )
@@ -217,11 +218,20 @@ def _tool_call(call_id: Any, function: Mapping[str, Any]) -> ToolCall:
         arguments = _spell_or_name(arguments)
     name = function.get("name")
     return ToolCall(
-        id=call_id if isinstance(call_id, str) and call_id else None,
-        name=name if isinstance(name, str) else "",
-        arguments=arguments,
-        canonical=canonical_json(arguments),
+        id=_sound(call_id) if isinstance(call_id, str) and call_id else None,
+        name=_sound(name) if isinstance(name, str) else "",
+        arguments=_sound(arguments),
+        canonical=_sound(canonical_json(arguments)),
     )
+
+
+def _sound(text: str) -> str:
+    """Put U+FFFD for half a surrogate pair: JavaScript agents send them, and no file or database takes them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "".join("\ufffd" if "\ud800" <= character <= "\udfff" else character for character in text)
+    return text
 
 
 def _first_text(*values: Any) -> str:

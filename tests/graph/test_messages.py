@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from graph.messages import canonical_json, chain, equal, from_chat, strings, tool_names, tools_digest
+from graph.records import Message
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls -a"}'}}
 
@@ -222,3 +224,11 @@ def test_strings_of_arguments():
     assert strings('{"a": "x", "b": [1, {"c": "y"}, "", null]}') == ("x", "y")
     assert strings("not json") == ("not json",)
     assert strings(" ") == ()
+
+
+def test_half_a_surrogate_pair_is_replaced_so_that_every_message_can_be_written() -> None:
+    call = {"id": "a\ud800", "function": {"name": "f\udfff", "arguments": '{"a":"\\ud800"}'}}
+    message = from_chat({"role": "assistant", "content": "x\ud800y", "reasoning": "\udc00", "tool_calls": [call]})
+    assert msgspec.json.decode(msgspec.json.encode(message), type=Message) == message
+    assert (message.text, message.reasoning) == ("x\ufffdy", "\ufffd")
+    assert message.tool_calls[0].canonical == '{"a":"\ufffd"}'
