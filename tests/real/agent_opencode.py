@@ -19,6 +19,8 @@ from typing import Any
 
 import aiohttp
 
+from tests.real.orphans import end_with_parent
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAM = ROOT / ".real" / "opencode" / "node_modules" / ".bin" / "opencode"
 
@@ -206,6 +208,7 @@ async def spawn(arguments: list[str], home: Path, project: Path, *, output: int)
         stdout=output,
         stderr=asyncio.subprocess.STDOUT,
         start_new_session=True,
+        preexec_fn=end_with_parent,
     )
 
 

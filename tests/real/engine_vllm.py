@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.real.orphans import end_with_parent
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PYTHON = ROOT / ".real" / "vllm" / "bin" / "python"
 MODEL = ROOT / ".real" / "model"
@@ -80,6 +82,7 @@ def running(folder: Path, *, model: Path = MODEL, flags: tuple[str, ...] = FLAGS
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a group of its own: vLLM is three processes, and all must go
+            preexec_fn=end_with_parent,
         )
         try:
             wait_until_healthy(process, url, log)

@@ -1,6 +1,9 @@
 """The real programs start, answer, and leave nothing behind: what tests of more than that may build on."""
 
 import os
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import aiohttp
@@ -93,3 +96,15 @@ async def test_opencode_is_gone_after_its_context(endpoint, tmp_path):
             await http.get(agent.url)
     with pytest.raises(ProcessLookupError):
         os.killpg(agent.pid, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's word for it is Linux's")
+def test_a_program_does_not_outlive_whoever_started_it():
+    script = (
+        "import os, subprocess; from tests.real.orphans import end_with_parent\n"
+        "subprocess.Popen(['sleep', '600'], preexec_fn=end_with_parent, start_new_session=True)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    # Both hold the pipe, so that it ends, and `run` with it, when neither is left.
+    done = subprocess.run([sys.executable, "-c", script], cwd=agent_opencode.ROOT, capture_output=True, timeout=30)
+    assert done.returncode == -signal.SIGKILL
