@@ -18,7 +18,9 @@ from capture.calls import Calls
 from capture.client import find_key
 from capture.dialects.base import Dialect, Target
 from capture.dialects.chat import Chat
+from capture.dialects.gemini import Gemini
 from capture.dialects.messages import Messages
+from capture.dialects.responses import Responses
 from capture.errors import CaptureError, ClientError, TreeringError, UsageError
 from capture.fleet import Fleet
 from capture.live import Live
@@ -56,7 +58,7 @@ class Appliance:
         self.data_url = ""
         self.control_url = ""
         self.store = open_store(settings.store, durability=settings.durability)
-        spoken: tuple[Dialect, ...] = (Chat(), Messages())
+        spoken: tuple[Dialect, ...] = (Chat(), Responses(), Messages(), Gemini())
         self.dialects = {dialect.name: dialect for dialect in spoken}
         self.fleet: Fleet
         self.rollouts = Rollouts(

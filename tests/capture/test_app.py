@@ -79,13 +79,14 @@ async def test_the_secret_is_taken_from_every_place(home: House) -> None:
     for path, headers in [
         ("/v1/models", bearer(secret)),
         ("/models", {"x-api-key": secret}),
-        ("/v1/models", {"x-goog-api-key": secret}),
         ("/any/prefix/v1/models", {"api-key": secret}),
         (f"/v1/models?key={secret}", {}),
         (f"/r/{secret}/v1/models", {}),
     ]:
         status, body, _ = await ask(home, "GET", path, headers=headers)
         assert (status, body["data"][0]["id"]) == (200, "tiny"), path
+    status, body, _ = await ask(home, "GET", "/v1beta/models", headers={"x-goog-api-key": secret})
+    assert (status, body["models"][0]["name"]) == (200, "models/tiny")
 
 
 async def test_a_tool_servers_secret_may_not_sample(home: House) -> None:
