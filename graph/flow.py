@@ -178,7 +178,7 @@ def _flows(forest: Forest) -> Iterator[Flow]:
             key=opening[-1].digest if opening else b"",
             final=last.reply.text if last is not None and last.reply is not None else "",
             final_ended=last.ended if last is not None else None,
-            goes_on=any(forest.links[m].kind in {"exact", "drift"} for m in calls),
+            goes_on=any(forest.links[m].kind in {"exact", "drift"} or m in forest.brought_back for m in calls),
             uses_tools=any((reply := forest.calls[m].reply) is not None and reply.tool_calls for m in calls),
             carried_by=tuple(sorted(by for m in calls for by in carried.get(m, ()) if by not in members[root])),
             size=(len(calls), max(sum(len(message.text) for message in forest.calls[m].messages) for m in calls)),

@@ -48,6 +48,8 @@ class Forest:
         self.tree_of: Mapping[int, int] = found.tree_of
         # Calls whose reply came back in a later request, or whose text a compaction carries.
         self.came_back = frozenset(linker.came_back)
+        # Those of them whose reply was broken off, so that no link says that another call goes on from it.
+        self.brought_back = frozenset(linker.brought_back)
         self._children: dict[int, list[int]] = {}
         for n, link in self.links.items():
             if link.parent is not None:

@@ -47,6 +47,8 @@ class Linker:
         self.links: dict[int, Link] = {}
         # Calls whose reply came back in a later request, of any status.
         self.came_back: set[int] = set()
+        # Those of them that were never delivered: an agent that was stopped keeps what it had.
+        self.brought_back: set[int] = set()
 
     @property
     def proved(self) -> frozenset[int]:
@@ -59,6 +61,9 @@ class Linker:
         found = self._replies.carried(call, expected=exact)
         if found is not None:
             self.came_back.add(found[0])
+        broken = self._replies.brought_back(call)
+        self.brought_back.update(broken)
+        self.came_back.update(broken)
         if call.status not in LINKED:
             # No node; but the reply that its request carries was used.
             self.links[call.n] = Link(kind="root")

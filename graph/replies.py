@@ -30,6 +30,8 @@ class Replies:
         self._by_tool_call: dict[str, list[int]] = {}
         self._by_text: dict[str, list[int]] = {}
         self._openings: dict[int, tuple[bytes, ...]] = {}
+        # Calls whose reply never reached its end at the agent, and was not yet seen in a request.
+        self._broken: set[int] = set()
 
     def add(self, call: Call) -> None:
         """Take in a call and its reply."""
@@ -44,6 +46,8 @@ class Replies:
                 self._by_tool_call.setdefault(tool_call.id, []).append(call.n)
         if text := reply.text.strip():
             self._by_text.setdefault(text, []).append(call.n)
+        if call.delivered is False and (text or reply.tool_calls):
+            self._broken.add(call.n)
 
     @property
     def texts(self) -> Iterator[str]:
@@ -120,6 +124,28 @@ class Replies:
                 return best, place
         return None
 
+    def brought_back(self, call: Call) -> list[int]:
+        """Return the calls whose broken reply a request brings, as an assistant message behind their own messages.
+
+        An agent that was stopped in the middle of a reply keeps what it had of it, the beginning, and sends it along
+        with what its user says next (opencode 1.18 does). No ids prove it, so the call is no parent; but it was used.
+        Each call is returned once.
+        """
+        found = [n for n in sorted(self._broken) if self._brings_back(call, n)]
+        self._broken -= {*found, *self.proved}
+        return found
+
+    def _brings_back(self, call: Call, n: int) -> bool:
+        before, place = self.calls[n], len(self.calls[n].messages)
+        if not (place < len(call.messages) and self.usable(n, call) and self.opening_stands(n, call.messages, place)):
+            return False
+        message = call.messages[place]
+        if before.reply is None or not _begins(message, before.reply):
+            return False
+        # A try that was sent again and said the same is what stands there.
+        said = (m for m in self.saying_this(message) if m != n and len(self.calls[m].messages) == place)
+        return not any(self.parent_by_message(m, call) for m in said)
+
     def _ends_at(self, n: int, message: Message, place: int) -> bool:
         before = self.calls[n]
         return len(before.messages) == place and before.reply is not None and _sameness(before.reply, message) == (1, 1)
@@ -138,6 +164,14 @@ class Replies:
             before.ended or 0,
             n,
         )
+
+
+def _begins(message: Message, reply: Message) -> bool:
+    """Say if an assistant message is a reply, or the beginning of its text."""
+    if message.role != "assistant" or message.digest == reply.digest:
+        return message.digest == reply.digest
+    text = message.text.strip()
+    return bool(text) and not message.tool_calls and reply.text.strip().startswith(text)
 
 
 def _sameness(reply: Message, message: Message) -> tuple[int, int]:

@@ -162,6 +162,20 @@ def test_a_branch_that_ended_the_rollout_is_not_discarded():
     assert forest(tape).discarded == frozenset()
 
 
+def test_a_reply_that_a_user_broke_off_and_spoke_to_is_not_discarded():
+    """The agent keeps the half that it had: it is context of what follows, though no ids prove it."""
+    tape = Tape()
+    before = branching(tape)
+    asked, half = [*before, user("Why?")], assistant("Because of")
+    tape.say(asked, half, sampled=[7, 8], status="aborted", delivered=False)
+    tape.say([*asked, half, user("Shorter.")], LOOK)
+    assert forest(tape).links[2].parent == 0
+    assert forest(tape).discarded == frozenset()
+    tape.say([*asked, half, user("Shorter."), LOOK, result("x", LOOK)], assistant("Luck."))
+    assert forks(tape) == [(0, "branch", (1, 2), 2)]
+    assert forest(tape).discarded == frozenset()
+
+
 def test_a_branch_that_was_left_after_some_turns_is_not_discarded():
     tape = Tape()
     before = branching(tape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from graph.messages import from_chat
 from graph.records import Call, Message
@@ -75,6 +76,33 @@ def test_a_call_is_usable_once_it_has_ended():
     found = replies(call(0, ASK, assistant("Yes."), ended=5), call(1, ASK, assistant("No."), ended=None))
     assert [found.usable(0, call(9, ASK, arrived=at)) for at in (4, 5, 6)] == [False, False, True]
     assert not found.usable(1, call(9, ASK))
+
+
+@pytest.mark.parametrize(
+    ("kept", "brought"),
+    [
+        ([assistant("I will look ")], [0]),
+        # What was on its way when the agent went is not in its hands.
+        ([assistant("I will")], [0]),
+        ([assistant("You will")], []),
+        ([assistant("")], []),
+        # What it had comes behind what it had asked.
+        ([user("more"), assistant("I will look ")], []),
+        ([user("I will look ")], []),
+    ],
+)
+def test_a_broken_reply_is_brought_back_as_far_as_it_came(kept, brought):
+    found = replies(call(0, ASK, assistant("I will look "), status="aborted", delivered=False))
+    request = call(9, [*ASK, *kept, user("Go on.")])
+    assert found.brought_back(request) == brought
+    assert found.carried(request) is None
+    assert found.brought_back(request) == []
+
+
+def test_what_stands_in_a_request_is_the_try_that_was_delivered():
+    said = assistant("I will look ")
+    found = replies(call(0, ASK, said, status="aborted", delivered=False), call(1, ASK, said))
+    assert found.brought_back(call(9, [*ASK, said])) == []
 
 
 def test_a_proof_overrules_the_record():

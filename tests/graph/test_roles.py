@@ -385,3 +385,19 @@ def test_a_hand_over_without_tools_is_a_summary():
     graph = tape.graph()
     assert roles(graph) == [("main", None), ("auxiliary", "summary")]
     assert rules(graph, 1) == ["carried"]
+
+
+def test_a_first_turn_that_was_broken_off_and_spoken_to_is_main():
+    """Its reply stands in the next request behind its own opening, as far as it came: it is no title."""
+    tape = Tape()
+    asked, half = [system("You act."), user(TASK)], assistant("I will begin by")
+    tape.say([system("You name."), user(TASK)], assistant("Passing tests"))
+    tape.say(asked, half, sampled=[7, 8], tools=("bash",), status="aborted", delivered=False)
+    acts = assistant("", ("bash", {"command": "ls"}))
+    tape.say([*asked, half, user("Just do it.")], acts, tools=("bash",))
+    tape.say([*asked, half, user("Just do it."), acts, result("x", acts)], assistant("Done."), tools=("bash",))
+    graph = tape.graph()
+    assert roles(graph) == [("auxiliary", "title"), ("main", None), ("main", None)]
+    assert rules(graph, 1) == ["same_opening"]
+    assert codes(graph)["aborted_calls"] == (1,)
+    assert "ambiguous_main" not in codes(graph)
