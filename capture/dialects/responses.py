@@ -143,9 +143,8 @@ class Responses:
 
 
 def retrieved(reply: bytes) -> bytes:
-    """Return the body that answers `GET /v1/responses/{id}` for a stored reply (`Translator.reply`).
+    """Return the body that answers `GET /v1/responses/{id}` for a stored reply: the reply itself.
 
-    A response that broke off is stored as it stood, `in_progress`; nothing works on it any more, so it is `incomplete`.
     Raises `ClientError` 404 for a reply of another dialect.
     """
     try:
@@ -160,8 +159,6 @@ def retrieved(reply: bytes) -> bytes:
             status=404,
             param="response_id",
         )
-    if fields.get("status") == b'"in_progress"':
-        return rawjson.join({**fields, "status": b'"incomplete"'})
     return reply
 
 
