@@ -16,7 +16,6 @@ value (a NaN logprob, half a surrogate pair) spoils itself alone. About 10 us fo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -25,8 +24,10 @@ import msgspec
 from capture import rawjson
 from capture.dialects.assembly import Assembly
 from capture.dialects.base import Request
+from capture.engines import vllm_completions
 from capture.engines.base import Ask, Choice, Reader, Seen
 from capture.engines.sampled import NULL, Doubts, Sampled
+from capture.engines.wire import ON_THE_FINISH, error_message, listed, with_usage
 from capture.errors import EngineError
 from graph import messages as canonical
 from graph.records import IntArray
@@ -48,11 +49,6 @@ class _Count(msgspec.Struct):
     count: int
 
 
-# What vLLM puts on the last chunk with a finish, unless usage is asked for: then on the chunk with usage instead
-# (chat_completion/serving.py, 0.32.0).
-_ON_THE_FINISH = ("system_fingerprint",)
-
-
 class Vllm:
     """The adapter `vllm`."""
 
@@ -65,6 +61,8 @@ class Vllm:
         A value that the engine would refuse (`"logprobs": 5`, `top_logprobs` without `logprobs`) stays as it is, so
         that the engine's own error reaches the client.
         """
+        if request.path == vllm_completions.PATH:
+            return vllm_completions.inject(request)
         fields = request.fields
         changes: dict[str, bytes | None] = {}
         if fields.get("return_token_ids") in _FLAGS:
@@ -76,11 +74,13 @@ class Vllm:
                 # Null gives no logprobs at all on some versions.
                 changes["top_logprobs"] = b"0"
         if request.streamed:
-            changes |= _with_usage(fields.get("stream_options", NULL))
+            changes |= with_usage(fields.get("stream_options", NULL))
         return changes
 
     def reader(self, request: Request, *, model: str | None = None) -> Reader:
         """Return a reader for the reply; with `model` the reply's model name is replaced by it."""
+        if request.path == vllm_completions.PATH:
+            return vllm_completions.VllmCompletionsReader(request, model=model)
         return VllmReader(request, model=model)
 
     def count(self, request: Request, *, model: str | None) -> Ask:
@@ -96,19 +96,6 @@ class Vllm:
             return msgspec.json.decode(body, type=_Count).count
         except msgspec.DecodeError as error:
             raise EngineError("engine_garbled", "The engine gave no count of tokens.") from error
-
-
-def _with_usage(options: bytes) -> dict[str, bytes | None]:
-    if options == NULL:
-        return {"stream_options": b'{"include_usage":true}'}
-    try:
-        given = rawjson.split(options)
-        if given.get("include_usage") == b"true":
-            return {}
-        return {"stream_options": rawjson.join(given | {"include_usage": b"true"})}
-    except ValueError:
-        # Not an object: the engine's to refuse.
-        return {}
 
 
 class _Track:
@@ -190,7 +177,7 @@ class VllmReader:
         usage = top.get("usage", NULL)
         if "usage" in top and not self._asked.usage:
             if choices == [] and usage != NULL:
-                return Seen(data=None, moved={name: top[name] for name in _ON_THE_FINISH if name in top})
+                return Seen(data=None, moved={name: top[name] for name in ON_THE_FINISH if name in top})
             del top["usage"]
             edited = True
         finished: list[tuple[int, str]] = []
@@ -212,7 +199,7 @@ class VllmReader:
         return Seen(
             data=rawjson.join(top) if edited else data,
             finished=tuple(finished),
-            error=_error_message(top),
+            error=error_message(top),
             sampled=sampled,
         )
 
@@ -241,7 +228,7 @@ class VllmReader:
             if choices:
                 top["choices"] = rawjson.join_elements([rawjson.join(fields) for fields in choices])
             self._whole = rawjson.join(top)
-        return Seen(data=self._whole, finished=tuple(finished), error=_error_message(top), sampled=sampled)
+        return Seen(data=self._whole, finished=tuple(finished), error=error_message(top), sampled=sampled)
 
     def choices(self) -> list[Choice]:
         """Return what each choice brought, in order of index."""
@@ -269,7 +256,7 @@ class VllmReader:
         """Return the engine's logprob entries, a list for each choice, as JSON; None unless alternatives were asked."""
         if not (self._asked.logprobs and self._asked.top_logprobs and self._tracks):
             return None
-        return rawjson.join_elements([_listed(track.entries) for track in self._sorted()])
+        return rawjson.join_elements([listed(track.entries) for track in self._sorted()])
 
     def _sorted(self) -> list[_Track]:
         return [self._tracks[index] for index in sorted(self._tracks)]
@@ -278,7 +265,7 @@ class VllmReader:
         fields = {
             "index": b"%d" % track.index,
             "message": msgspec.json.encode(track.assembly.message()),
-            "logprobs": b'{"content":' + _listed(track.entries) + b"}" if track.entries else NULL,
+            "logprobs": b'{"content":' + listed(track.entries) + b"}" if track.entries else NULL,
             "finish_reason": msgspec.json.encode(track.finish_reason),
             "stop_reason": track.stop_reason,
         }
@@ -353,20 +340,3 @@ class VllmReader:
         if self._asked.token_ids or self._asked.logprobs:
             return False
         return all(fields.get("delta") == b"{}" for fields in choices)
-
-
-def _listed(entries: list[bytes]) -> bytes:
-    return b"[" + b",".join(entries) + b"]"
-
-
-def _error_message(top: dict[str, bytes]) -> str | None:
-    """Return the message of an error object that stands in a reply's place; None where there is none."""
-    raw = top.get("error", NULL)
-    if raw == NULL:
-        return None
-    try:
-        error = rawjson.mended(rawjson.loads(raw))
-    except ValueError:
-        return "an error that can't be read"
-    message = error.get("message") if isinstance(error, dict) else error
-    return message if isinstance(message, str) else json.dumps(error)
