@@ -204,7 +204,7 @@ class _Part:
         text = "".join(self.pieces)
         if self.kind == "refusal":
             return {"type": "refusal", "refusal": text}
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": self.entries}
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(self.entries)}
 
 
 class _Message(_Item):
@@ -221,7 +221,7 @@ class _Message(_Item):
             self.tell("content_part.added", content_index=len(self._parts) - 1, part=self._parts[-1].shown())
         part = self._parts[-1]
         part.pieces.append(text)
-        part.entries = part.entries + entries
+        part.entries += entries
         more = {"logprobs": entries} if kind == "output_text" else {}
         self.tell(f"{kind}.delta", content_index=len(self._parts) - 1, delta=text, **more)
 

@@ -222,14 +222,15 @@ async def test_a_limit_of_tokens(tmp_path: Path) -> None:
 
 async def test_a_forced_tool_and_a_schema(tmp_path: Path) -> None:
     async with speaking(tmp_path) as (_, _, client):
-        for choice, kind, name in (
+        forms: list[tuple[Any, str, str]] = [
             ({"type": "function", "name": "look"}, "function_call", "look"),
             ({"type": "custom", "name": "patch"}, "custom_tool_call", "patch"),
             ("required", "function_call", "look"),
-        ):
-            whole = await client.responses.create(model="asked", input="Hello.", tools=TOOLS, tool_choice=choice)  # type: ignore[arg-type] # one of several forms
-            found = [item for item in whole.output if item.type == kind]
-            assert [item.name for item in found] == [name]  # type: ignore[union-attr] # a call, by its type
+        ]
+        for choice, kind, name in forms:
+            whole = await client.responses.create(model="asked", input="Hello.", tools=TOOLS, tool_choice=choice)
+            found: list[Any] = [item for item in whole.output if item.type == kind]
+            assert [item.name for item in found] == [name]
 
         class Title(BaseModel):
             title: str
