@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from capture import rawjson, sse
+from capture import rawjson
 from capture.dialects import responses_shape as shape
 from capture.dialects.responses_logprobs import entries_of, entries_of_text
 from capture.dialects.responses_output import Event, Output
@@ -193,7 +193,8 @@ class ResponsesTranslator:
             self._sequence += 1
             if carry or kind in ("response.created", "response.in_progress"):
                 event["response"] = msgspec.Raw(self._response())
-            out.append(sse.encode(msgspec.json.encode(event), kind))
+            # As `sse.encode` has it; JSON is one line.
+            out.append(b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(event)))
         return b"".join(out)
 
 

@@ -15,6 +15,9 @@ from pydantic import TypeAdapter
 
 from capture import sse
 from capture.dialects.base import Translator
+from capture.dialects.responses_events import ResponsesTranslator
+from capture.engines.vllm import Vllm
+from capture.recorder import Recorder
 from tests.capture.dialects.responses_wire import (
     CUSTOM,
     FUNCTION,
@@ -23,6 +26,7 @@ from tests.capture.dialects.responses_wire import (
     call,
     chunk,
     events,
+    read,
     told,
     translator,
     whole,
@@ -379,6 +383,44 @@ def test_what_a_real_vllm_sends_is_a_response(exchange: dict[str, Any]) -> None:
         last = json.loads(made.whole(json.dumps(exchange["body"]).encode()))
         Response.model_validate(last)
     assert last["status"] in ("completed", "incomplete")
+
+
+def test_a_reply_leaves_as_it_comes_and_its_end_after_the_record() -> None:
+    request = read(stream=True, tools=[FUNCTION])
+    reader = Vllm().reader(request, model="asked")
+    made = ResponsesTranslator(request.original)
+    recorder = Recorder(request, reader, translator=made)
+    logprobs = {"content": [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}]}
+    sent = [START, chunk({"content": "a"}, logprobs=logprobs), *END]
+    recorder.answered(200)
+    relayed = [told(recorder.feed(sse.encode(data), 1.0)) for data in sent]
+    recorder.eof()
+    assert relayed == [
+        ["created", "in_progress"],
+        ["output_item.added", "content_part.added", "output_text.delta a"],
+        [],
+        [],
+        [],
+    ]
+    assert recorder.clean
+    held = recorder.release()
+    assert told(held) == ["output_text.done a", "content_part.done", "output_item.done", "completed"]
+    last = events(held)[-1]["response"]
+    assert (last["model"], last["usage"]["output_tokens"]) == ("asked", 5)
+    assert json.loads(made.reply() or b"") == last
+
+
+@pytest.mark.parametrize("relay_abort", [False, True])
+def test_an_aborted_reply_has_no_end_unless_the_operator_wants_it(relay_abort: bool) -> None:
+    request = read(stream=True)
+    made = ResponsesTranslator(request.original)
+    recorder = Recorder(request, Vllm().reader(request), translator=made, relay_abort=relay_abort)
+    recorder.answered(200)
+    for data in (START, chunk({"content": "half"}), chunk({}, "abort"), chunk(usage=USAGE), b"[DONE]"):
+        recorder.feed(sse.encode(data), 1.0)
+    recorder.eof()
+    assert recorder.clean is relay_abort
+    assert told(recorder.release())[-1:] == (["failed"] if relay_abort else [])
 
 
 def test_the_bytes_are_server_sent_events() -> None:
