@@ -190,7 +190,8 @@ class Recorder:
         """Take the next bytes of the stream, at a time in milliseconds; return the bytes to relay now."""
         self._step("bytes")
         self._at_ms = at_ms
-        relayed = b"".join([self._take(event) for event in self._decoder.feed(data)])
+        events = self._decoder.feed(data)
+        relayed = self._take(events[0]) if len(events) == 1 else b"".join([self._take(event) for event in events])
         self._n_relayed += len(relayed)
         return relayed
 
@@ -338,6 +339,8 @@ class Recorder:
         return self._answer_status or 500
 
     def _follow(self, seen: Seen) -> None:
+        if not (seen.finished or seen.done or seen.error is not None):
+            return
         self._finished.update(seen.finished)
         if seen.error is not None:
             self._step("error")

@@ -64,6 +64,9 @@ class Decoder:
     def feed(self, data: bytes) -> list[Event]:
         """Take the next bytes and return the events that ended with them."""
         buffer = self._buffer
+        # An engine that writes one event at a time, in the one shape that engines send: a single line of data.
+        if not (buffer or self._first or self._cr) and _is_plain(data):
+            return [Event(data, data[6:-2])]
         self._cr = self._cr or b"\r" in data
         buffer += data
         events: list[Event] = []
@@ -110,9 +113,14 @@ class Decoder:
             self._first = False
             body = raw.removeprefix(_BOM)
         # The one shape that engines send, taken apart without a loop.
-        if body.startswith(b"data: ") and body.find(b"\n") == len(body) - 2 and b"\r" not in body:
+        if _is_plain(body):
             return Event(raw, body[6:-2])
         return _parse(raw, body)
+
+
+def _is_plain(body: bytes) -> bool:
+    """Say whether this is one whole event of a single line of data, ended by two LF."""
+    return body.startswith(b"data: ") and body.find(b"\n\n") == len(body) - 2 == body.find(b"\n") and b"\r" not in body
 
 
 def _parse(raw: bytes, body: bytes) -> Event:

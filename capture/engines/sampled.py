@@ -36,6 +36,21 @@ class _Logprobs(msgspec.Struct):
 _ids = msgspec.json.Decoder(list[_Id])
 _logprobs = msgspec.json.Decoder(_Logprobs)
 
+decode_ids = _ids.decode
+"""Decode a list of token ids. Raises ValueError, or RecursionError, where it isn't one."""
+
+
+def decode_logprobs(raw: bytes) -> list[float] | None:
+    """Decode OpenAI's `{"content": [{"logprob"}]}`: NaN for an entry without one, None without a list.
+
+    Raises ValueError, or RecursionError, where it isn't that.
+    """
+    return _floats(_logprobs.decode(raw).content)
+
+
+def _floats(entries: list[_Entry] | None) -> list[float] | None:
+    return None if entries is None else [np.nan if entry.logprob is None else entry.logprob for entry in entries]
+
 
 MAX_DOUBTS = 32
 """Sentences kept about one reply: enough to see what is wrong, and a stream of garbage stays small in the record."""
@@ -70,7 +85,7 @@ class Doubts(list[str]):
     def ids(self, raw: bytes, name: str) -> list[int] | None:
         """Decode a list of token ids; None, noted, where it isn't one."""
         try:
-            return _ids.decode(raw)
+            return decode_ids(raw)
         except (ValueError, RecursionError) as error:
             self.add(f"{name} can't be read: {error}")
             return None
@@ -101,7 +116,7 @@ class Doubts(list[str]):
             except msgspec.ValidationError as error:
                 self.add(f"logprobs can't be read: {error}")
                 return None
-        return None if entries is None else [np.nan if entry.logprob is None else entry.logprob for entry in entries]
+        return _floats(entries)
 
 
 class Sampled:
@@ -143,9 +158,20 @@ class Sampled:
         if scores is not None and len(scores) != len(ids):
             self._doubts.add(f"{len(ids)} ids and {len(scores)} logprobs came in one chunk")
             scores = None
-        self._scored = self._scored or scores is not None
+        if scores is None:
+            scores = [np.nan] * len(ids)
+        else:
+            self._scored = True
+        self._extend(ids, scores)
+        return len(ids)
+
+    def take(self, ids: list[int], logprobs: list[float]) -> None:
+        """Take a chunk's ids and logprobs, decoded, as many of the one as of the other."""
+        self._scored = True
+        self._extend(ids, logprobs)
+
+    def _extend(self, ids: list[int], logprobs: list[float]) -> None:
         if self._ids is None:
             self._ids = []
         self._ids += ids
-        self._logprobs += [np.nan] * len(ids) if scores is None else scores
-        return len(ids)
+        self._logprobs += logprobs

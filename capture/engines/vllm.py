@@ -11,7 +11,8 @@ Rules
 Theory of operation
 An event is split into raw fields twice (the chunk, its choices), then the few fields that are read are decoded, each
 by a decoder made once. So every byte is decoded at most once, the same dictionaries serve for cutting, and one bad
-value (a NaN logprob, half a surrogate pair) spoils itself alone. About 10 us for a chunk of one token.
+value (a NaN logprob, half a surrogate pair) spoils itself alone. About 10 us for a chunk of one token. A stream's
+chunks begin alike, so all but the first few are read by that (`stamp`), which takes 2 us and says the same.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from capture.dialects.base import Request
 from capture.engines import vllm_completions
 from capture.engines.base import Ask, Choice, Reader, Seen
 from capture.engines.sampled import NULL, Doubts, Sampled
+from capture.engines.stamp import Piece, Stamp, begin_of, maybe_begin
 from capture.engines.wire import ON_THE_FINISH, error_message, listed, with_usage
 from capture.errors import EngineError
 from graph import messages as canonical
@@ -153,6 +155,10 @@ class VllmReader:
         self._head: dict[str, bytes] = {}
         self._whole: bytes | None = None
         self._events = 0
+        # Made of the last event that was read in full, so it says of the head what that said; and that event's choice.
+        self._stamp: Stamp | None = None
+        self._stamped: _Track
+        self._single = request.choices == 1
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{t.index}: {t.sampled} {t.finish_reason}" for t in self._tracks.values())
@@ -167,13 +173,21 @@ class VllmReader:
             if not text:
                 return Seen(data=data)
         self._events += 1
+        if self._stamp is not None and (piece := self._stamp.maybe_read(data)) is not None:
+            return self._read_stamped(self._stamp, data, piece)
+        self._stamp = None
         try:
             top = rawjson.split(data)
             choices = rawjson.objects(top["choices"]) if top.get("choices", NULL) != NULL else None
         except ValueError as error:
             self._doubts.add(f"event {self._events} can't be read: {error}")
             return Seen(data=data)
+        begin = maybe_begin(data, top, choices) if self._single and choices else None
         edited = self._read_top(top)
+        if begin is not None and choices:
+            self._stamped = self._track(choices[0])
+            shown = begin_of(top, choices[0])
+            self._stamp = Stamp(begin, shown=shown, logprobs=self._asked.logprobs, ids=self._asked.token_ids)
         usage = top.get("usage", NULL)
         if "usage" in top and not self._asked.usage:
             if choices == [] and usage != NULL:
@@ -202,6 +216,16 @@ class VllmReader:
             error=error_message(top),
             sampled=sampled,
         )
+
+    def _read_stamped(self, stamp: Stamp, data: bytes, piece: Piece) -> Seen:
+        """Take what a stamp read of a chunk, as `event` would have."""
+        track = self._stamped
+        if self._asked.logprobs:
+            track.keep_entries(piece.raw_logprobs)
+        track.sampled.take(piece.ids, piece.logprobs)
+        brought = track.assembly.add(piece.delta)
+        alone = piece.raw_delta == b"{}" and not (self._asked.token_ids or self._asked.logprobs)
+        return Seen(data=None if alone else stamp.shown(data, piece), sampled=brought or bool(piece.ids))
 
     def whole(self, body: bytes) -> Seen:
         """Read a whole reply; `Seen.data` is the body for the client."""

@@ -200,3 +200,17 @@ def test_repr_says_how_much_is_waiting() -> None:
     decoder = Decoder()
     decoder.feed(b"data: a")
     assert repr(decoder) == "<Decoder 7 bytes of an unfinished event>"
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [b"data: x\n\n", b"data: \n\n", b"data: x\n", b"\n", b"data: a\r\n\r\n", b"data: y\r\r", b": c\n\n"]
+        )
+    )
+)
+def test_an_event_that_comes_alone_is_the_one_that_comes_in_company(pieces: list[bytes]) -> None:
+    alone, together = Decoder(), Decoder()
+    events = [event for piece in pieces for event in alone.feed(piece)]
+    assert events == together.feed(b"".join(pieces))
+    assert alone.rest == together.rest

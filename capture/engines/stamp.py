@@ -1,0 +1,123 @@
+"""The chunks of one stream are stamped alike: what all of them begin with, and a way to read them by it.
+
+Rules
+1. A stamp is made from a chunk that was read in full, and serves only chunks that begin with the very same bytes, up to
+   the value of `delta`, and go on as vLLM writes a token's chunk: `logprobs` with entries, `finish_reason` null,
+   `token_ids`, and nothing behind them.
+2. A chunk that a stamp reads means what the full reader would have said, byte for byte. Whatever is in doubt (another
+   key, a count that differs, a value that can't be decoded) is `None`, and nothing has changed: the full reader reads.
+
+Theory of operation
+Between quotes JSON escapes every quote, so `,"logprobs":` with its bare quotes can't be text; it may still stand inside
+a nested object. So each of the three pieces between the marks is decoded on its own: where all three are whole values,
+the pieces and the marks make the object, and there is only one way to read it. 1.5 us in place of 10 for one token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from capture import rawjson
+from capture.engines.sampled import decode_ids, decode_logprobs
+
+_LOGPROBS = b',"logprobs":'
+_ENTRIES = b',"logprobs":{"content":['
+_IDS = b',"finish_reason":null,"token_ids":'
+_END = b"}]}"
+_N_LOGPROBS, _N_IDS, _N_END = len(_LOGPROBS), len(_IDS), len(_END)
+
+# Fields beside the choices whose values the reader looks at each time, or that say something of their own.
+_TELLING = frozenset({"usage", "prompt_token_ids", "error"})
+# A choice's fields, in the order in which vLLM writes them (chat_completion/protocol.py, 0.32.0).
+_CHOICE = ["index", "delta", "logprobs", "finish_reason", "token_ids"]
+
+_delta = msgspec.json.Decoder(dict[str, Any])
+
+
+class Piece(NamedTuple):
+    """What one chunk brought."""
+
+    raw_delta: bytes
+    delta: dict[str, Any]
+    raw_logprobs: bytes
+    logprobs: list[float]
+    raw_ids: bytes
+    ids: list[int]
+
+
+class Stamp:
+    """What all chunks of a stream with one choice begin with."""
+
+    def __init__(self, begin: bytes, *, shown: bytes, logprobs: bool, ids: bool) -> None:
+        """`begin` is as the engine sends it, `shown` as the client gets it; `logprobs` and `ids` say if it gets those.
+
+        Both end where the value of `delta` begins.
+        """
+        self._begin = begin
+        self._from = len(begin)
+        self._shown = shown
+        self._logprobs = logprobs
+        self._ids = ids
+        self._same = shown == begin and logprobs and ids
+        if not logprobs and not ids:
+            self._nulls = _LOGPROBS + b"null" + _IDS + b"null" + _END
+
+    def __repr__(self) -> str:
+        return f"<Stamp {self._begin!r}>"
+
+    def maybe_read(self, data: bytes) -> Piece | None:
+        """Read a chunk; None for one that only the full reader can read."""
+        if not (data.startswith(self._begin) and data.endswith(_END)):
+            return None
+        at_ids = data.rfind(_IDS)
+        at_logprobs = data.find(_ENTRIES, self._from, at_ids)
+        if at_logprobs < 0:
+            return None
+        raw_delta = data[self._from : at_logprobs]
+        raw_logprobs = data[at_logprobs + _N_LOGPROBS : at_ids]
+        raw_ids = data[at_ids + _N_IDS : -_N_END]
+        # A space around a value is not part of it, and the full reader leaves it out.
+        if not (raw_delta.startswith(b"{") and raw_delta.endswith(b"}") and raw_logprobs.endswith(b"}")):
+            return None
+        if not (raw_ids.startswith(b"[") and raw_ids.endswith(b"]")):
+            return None
+        try:
+            delta = _delta.decode(raw_delta)
+            logprobs = decode_logprobs(raw_logprobs)
+            ids = decode_ids(raw_ids)
+        except (ValueError, RecursionError):
+            return None
+        if logprobs is None or len(logprobs) != len(ids):
+            return None
+        return Piece(raw_delta, delta, raw_logprobs, logprobs, raw_ids, ids)
+
+    def shown(self, data: bytes, piece: Piece) -> bytes:
+        """Return what the client gets of a chunk."""
+        if self._same:
+            return data
+        if not (self._logprobs or self._ids):
+            return self._shown + piece.raw_delta + self._nulls
+        logprobs = piece.raw_logprobs if self._logprobs else b"null"
+        ids = piece.raw_ids if self._ids else b"null"
+        return b"".join((self._shown, piece.raw_delta, _LOGPROBS, logprobs, _IDS, ids, _END))
+
+
+def maybe_begin(data: bytes, top: dict[str, bytes], choices: Sequence[dict[str, bytes]]) -> bytes | None:
+    """Return the bytes of a chunk up to the value of `delta`, None if it is none from which to make a stamp.
+
+    `top` and `choices` are its fields as they came.
+    """
+    if len(choices) != 1 or list(choices[0]) != _CHOICE or next(reversed(top)) != "choices" or _TELLING & top.keys():
+        return None
+    begin = begin_of(top, choices[0])
+    return begin if data.startswith(begin) else None
+
+
+def begin_of(top: dict[str, bytes], fields: dict[str, bytes]) -> bytes:
+    """Return what a chunk of one choice begins with, written without spaces, up to the value of `delta`."""
+    before = {name: raw for name, raw in top.items() if name != "choices"}
+    opened = rawjson.join(before)[:-1] + (b"," if before else b"")
+    return opened + b'"choices":[{"index":' + fields["index"] + b',"delta":'

@@ -1,0 +1,187 @@
+"""Chunks read by a stamp: what the full reader says of them, whatever they are."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from capture.dialects.chat import Chat
+from capture.engines.base import Choice, Seen
+from capture.engines.stamp import Stamp, begin_of, maybe_begin
+from capture.engines.vllm import VllmReader
+from tests.engine import chunk, usage_chunk
+from tests.playbook import body
+
+HEAD = b'{"id":"a","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":'
+TOKEN = HEAD + (
+    b'{"content":"x"},"logprobs":{"content":[{"token":"x","logprob":-0.5,"bytes":[120],"top_logprobs":[]}]}'
+    b',"finish_reason":null,"token_ids":[5]}]}'
+)
+
+
+def stamp(*, logprobs: bool = False, ids: bool = False) -> Stamp:
+    return Stamp(HEAD, shown=HEAD.replace(b'"m"', b'"theirs"'), logprobs=logprobs, ids=ids)
+
+
+def test_a_chunk_in_three_pieces() -> None:
+    piece = stamp().maybe_read(TOKEN)
+    assert piece is not None
+    assert (piece.delta, piece.ids, piece.logprobs) == ({"content": "x"}, [5], [-0.5])
+    assert stamp().shown(TOKEN, piece) == (
+        b'{"id":"a","object":"chat.completion.chunk","created":7,"model":"theirs","choices":[{"index":0,"delta":'
+        b'{"content":"x"},"logprobs":null,"finish_reason":null,"token_ids":null}]}'
+    )
+    assert stamp(logprobs=True, ids=True).shown(TOKEN, piece) == TOKEN.replace(b'"m"', b'"theirs"')
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"created":7', b'"created":8'),
+        (b'"finish_reason":null', b'"finish_reason":"stop"'),
+        (b"[5]}]}", b'[5]}],"usage":null}'),
+        (b"[5]}]}", b'[5],"more":1}]}'),
+        (b"[5]", b"[5,6]"),
+        (b"[5]", b"[-5]"),
+        (b"[5]", b"null"),
+        (b"-0.5", b"NaN"),
+        (b'"x"}', b'"\\ud800"}'),
+        (b'{"content":"x"}', b"null"),
+        (b'"delta":{', b'"delta": {'),
+        (b'}]},"fini', b'}]} ,"fini'),
+        (b'{"content":[{', b'null,"logprobs":{"content":[{'),
+        (b'{"content":"x"}', b'{"x":{"a":1,"logprobs":{"content":[]}}}'),
+    ],
+)
+def test_what_is_in_doubt_is_left_to_the_full_reader(old: bytes, new: bytes) -> None:
+    assert old in TOKEN
+    assert stamp().maybe_read(TOKEN.replace(old, new)) is None
+
+
+def test_a_stamp_is_made_of_what_stands_before_the_delta() -> None:
+    fields = {"index": b"0", "delta": b"{}", "logprobs": b"null", "finish_reason": b"null", "token_ids": b"null"}
+    top = {"id": b'"a"', "choices": b"[]"}
+    data = b'{"id":"a","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":null,"token_ids":null}]}'
+    assert maybe_begin(data, top, [fields]) == begin_of(top, fields) == data[: data.index(b"{}")]
+    assert begin_of({"choices": b"[]"}, fields) == b'{"choices":[{"index":0,"delta":'
+    # Spaces, another order, another key, more choices, a value that is looked at each time.
+    assert maybe_begin(b" " + data, top, [fields]) is None
+    assert maybe_begin(data, top, [{**fields, "stop_reason": b"null"}]) is None
+    assert maybe_begin(data, top, [fields, fields]) is None
+    assert maybe_begin(data, {"choices": b"[]", "id": b'"a"'}, [fields]) is None
+    assert maybe_begin(data, {"usage": b"null", **top}, [fields]) is None
+
+
+# -- the same as the full reader
+
+
+MARKS = ',"logprobs":{"content":[', ',"finish_reason":null,"token_ids":[', '"delta":', "}]}", "x", "", "é", "\ud800"
+text = st.sampled_from(MARKS) | st.text(max_size=3)
+number = st.sampled_from([-0.5, 0, 1e400, float("nan"), None, "x", True])
+entry = st.fixed_dictionaries(
+    {"token": text, "logprob": number}, optional={"bytes": st.just([1]), "top_logprobs": st.just([])}
+)
+nested = st.fixed_dictionaries({"a": st.just(1), "logprobs": st.just({"content": []})})
+delta = (
+    st.fixed_dictionaries({}, optional={"role": text, "content": text, "reasoning": text, "x": nested})
+    | st.just({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{"}}]})
+    | st.sampled_from([None, 5, "x"])
+)
+ids = st.lists(st.integers(0, 99), max_size=3) | st.sampled_from([None, [-1], [2**31], ["x"], [1.0], 5])
+
+
+@st.composite
+def chunks(draw: st.DrawFn) -> bytes:
+    some = draw(st.lists(st.integers(0, 99), min_size=1, max_size=2))
+    form = chunk(*some, text="x")
+    form = {"id": form["id"], "object": form["object"], "created": 7, "model": "m", "choices": form["choices"]}
+    (choice,) = form["choices"]
+    choice = {key: choice[key] for key in ("index", "delta", "logprobs", "finish_reason", "token_ids")}
+    form["choices"] = [choice]
+    for _ in range(draw(st.integers(0, 2))):
+        what = draw(st.integers(0, 9))
+        if what == 0:
+            choice["delta"] = draw(delta)
+        elif what == 1:
+            choice["logprobs"] = draw(st.none() | st.builds(lambda c: {"content": c}, st.lists(entry, max_size=2)))
+        elif what == 2:
+            choice["token_ids"] = draw(ids)
+        elif what == 3:
+            choice["finish_reason"] = draw(st.sampled_from(["stop", "", "abort", 5]))
+        elif what == 4:
+            choice["stop_reason"] = draw(st.sampled_from([None, 5]))
+        elif what == 5:
+            choice["index"] = draw(st.sampled_from([1, "x", None]))
+        elif what == 6:
+            form[draw(st.sampled_from(["usage", "error", "prompt_token_ids", "more"]))] = draw(
+                st.sampled_from([None, {"message": "x"}, [1]])
+            )
+        elif what == 7:
+            form["choices"] = draw(st.sampled_from([[], [choice, choice], None]))
+        elif what == 8:
+            form[draw(st.sampled_from(["id", "created", "model", "system_fingerprint"]))] = draw(text)
+        else:
+            form = dict(reversed(form.items()))
+    return compact(form)
+
+
+def compact(form: Any) -> bytes:
+    return json.dumps(form, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+@st.composite
+def events(draw: st.DrawFn) -> list[bytes]:
+    """A stream: as an engine sends it, and then damaged anywhere."""
+    plain = compact(chunk(5, text="y"))
+    made = [compact(chunk(role=True))]
+    for one in draw(st.lists(st.just(plain) | chunks(), min_size=1, max_size=8)):
+        if draw(st.integers(0, 5)) == 0:
+            at, more = draw(st.integers(0, len(one))), draw(st.integers(0, 3))
+            one = (
+                one[:at]
+                + draw(st.sampled_from([b"", b" ", b",", b'"', b"}", b"]}", b"\xff", b'"a":1,']))
+                + one[at + more :]
+            )
+        made.append(one)
+    return [*made, compact(chunk(1, finish="stop")), compact(usage_chunk(1)), b"[DONE]"]
+
+
+def told(choice: Choice) -> Any:
+    arrays = [None if a is None else (a.dtype.str, a.tobytes()) for a in (choice.sampled_ids, choice.logprobs)]
+    return choice.index, choice.finish_reason, choice.reply, arrays
+
+
+def same(seen: Seen, data: bytes) -> Any:
+    # Bytes that nobody touched are the very object, by which the recorder knows that it needn't write the event anew.
+    return seen, seen.data is data
+
+
+@given(events(), st.booleans(), st.booleans(), st.sampled_from([None, "m", "theirs"]), st.sampled_from([1, 2]))
+@example([TOKEN, TOKEN.replace(b'{"content":"x"}', b"{}"), TOKEN], False, False, None, 1)
+@example([TOKEN, TOKEN, TOKEN], True, True, "theirs", 1)
+def test_a_stamp_says_what_the_full_reader_says(
+    stream: list[bytes], token_ids: bool, logprobs: bool, model: str | None, choices: int
+) -> None:
+    request = Chat().read(body(stream=True, return_token_ids=token_ids, logprobs=logprobs, top_logprobs=1, n=choices))
+    quick, full = VllmReader(request, model=model), VllmReader(request, model=model)
+    for data in stream:
+        full._stamp = None  # so that it reads each event in full
+        assert same(quick.event(data), data) == same(full.event(data), data)
+        assert (quick.reply_id, quick.usage, quick.undecoded) == (full.reply_id, full.usage, full.undecoded)
+    assert list(map(told, quick.choices())) == list(map(told, full.choices()))
+    assert (quick.reply(), quick.top_logprobs()) == (full.reply(), full.top_logprobs())
+
+
+def test_an_ordinary_stream_is_read_by_its_stamp() -> None:
+    """Lest the equality above be that of the full reader with itself."""
+    read = VllmReader(Chat().read(body(stream=True)))
+    for data in (TOKEN, TOKEN, TOKEN):
+        assert msgspec.json.decode(read.event(data).data or b"")["choices"][0]["token_ids"] is None
+    assert read._stamp is not None
+    assert read._stamp.maybe_read(TOKEN) is not None
+    (choice,) = read.choices()
+    assert choice.sampled_ids is not None
+    assert choice.sampled_ids.tolist() == [5, 5, 5]
