@@ -34,7 +34,7 @@ class Output:
         self._events: list[Event] = []
         self._items: list[_Item] = []
         # The call that an index stands for, and the one whose name is still to come.
-        self._calls: dict[Any, _Call] = {}
+        self._calls: dict[int | None, _Call] = {}
         self._nameless: _Call | None = None
 
     def __repr__(self) -> str:
@@ -97,7 +97,8 @@ class Output:
         return events
 
     def _add_call(self, piece: Mapping[str, Any]) -> None:
-        call = self._call(piece.get("index"), _text(piece, "id"))
+        index = piece.get("index")
+        call = self._call(index if isinstance(index, int) else None, _text(piece, "id"))
         function = piece.get("function")
         fields: Mapping[str, Any] = function if isinstance(function, Mapping) else {}
         name = _text(fields, "name")
@@ -110,7 +111,7 @@ class Output:
         if text := _text(fields, "arguments"):
             call.grow(text)
 
-    def _call(self, index: Any, id_: str) -> _Call:
+    def _call(self, index: int | None, id_: str) -> _Call:
         """Return the call that a piece belongs to; a new one isn't an item until its name is known."""
         call = self._calls.get(index)
         if call is None or (id_ and call.id_ not in ("", id_)) or (id_ and index is None):

@@ -108,7 +108,7 @@ def error_of(status: int, body: bytes) -> dict[str, Any]:
 
 def told(said: Any, status: int | None = None) -> dict[str, Any]:
     """Return message, type, param and code of an error object, however it is wrapped."""
-    inner = said.get("error", said) if isinstance(said, Mapping) else said
+    inner = (said.get("error") or said) if isinstance(said, Mapping) else said
     fields: Mapping[str, Any] = inner if isinstance(inner, Mapping) else {}
     message = next((fields[name] for name in ("message", "detail", "msg") if fields.get(name)), inner)
     if not isinstance(message, str):

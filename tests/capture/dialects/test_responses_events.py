@@ -1,5 +1,6 @@
 """Replies of the Responses dialect, written down like packet captures, and judged by OpenAI's own types."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -357,6 +358,35 @@ def test_streamed_and_whole_are_equal_and_every_cut_is_a_beginning(data: list[by
     assert (half.reply() is None) is (begun == b"")
     if begun:
         Response.model_validate_json(half.reply() or b"")
+
+
+NAMES = st.sampled_from(
+    "index delta content reasoning refusal tool_calls id function name arguments finish_reason logprobs token bytes "
+    "top_logprobs message error prompt_tokens".split()
+)
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=5),
+    max_leaves=10,
+)
+CHUNKS = st.dictionaries(st.sampled_from(["id", "created", "model", "choices", "usage", "error"]), ODD)
+CHOICES = st.builds(lambda head, choices: {**head, "choices": choices}, CHUNKS, st.lists(ODD, max_size=2))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(CHUNKS | CHOICES, max_size=5))
+def test_whatever_an_engine_sends_is_told_or_is_no_reply(chunks: list[Any]) -> None:
+    made = translator(stream=True, tools=[CUSTOM], include=["message.output_text.logprobs"])
+    out = b""
+    for one in chunks:
+        with contextlib.suppress(ValueError):
+            out += made.event(json.dumps(one).encode())
+        with contextlib.suppress(ValueError):
+            Response.model_validate_json(translator().whole(json.dumps(one).encode()))
+    found = events(out + made.end())
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+    if made.reply() is not None:
+        json.loads(made.reply() or b"")
 
 
 def recorded(pattern: str) -> list[Any]:
