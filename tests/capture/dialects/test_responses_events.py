@@ -360,10 +360,9 @@ def test_streamed_and_whole_are_equal_and_every_cut_is_a_beginning(data: list[by
         Response.model_validate_json(half.reply() or b"")
 
 
-NAMES = st.sampled_from(
-    "index delta content reasoning refusal tool_calls id function name arguments finish_reason logprobs token bytes "
-    "top_logprobs message error prompt_tokens".split()
-)
+WORDS = ("index", "delta", "content", "reasoning", "refusal", "tool_calls", "id", "function", "name", "arguments")
+MORE_WORDS = ("finish_reason", "logprobs", "token", "bytes", "top_logprobs", "message", "error", "prompt_tokens")
+NAMES = st.sampled_from(WORDS + MORE_WORDS)
 ODD = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=5),
