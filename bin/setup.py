@@ -7,7 +7,8 @@
     demo           the same, with the extra `demo`
     test           the same, with the extras `test` and `demo`, at the exact versions of tests/versions.toml
     real-vllm      .real/vllm, a vLLM for CPUs; .real/qwen3-tokenizer; .real/model, a tiny random model
-    real-opencode  .real/opencode, the agent from npm
+    real-agents    every agent from npm, each in a folder of its own under .real: real-opencode, real-codex,
+                   real-claude-code, real-gemini-cli, real-qwen-code, real-pi
 
 Rules
 1. Nothing changed, nothing done: each environment has a stamp, the digest of all that it was made from; equal stamps
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -54,6 +56,19 @@ MIN_PYTHON = (3, 11)
 VLLM_PYTHON = (3, 11)
 # One install over a slow line: vLLM's environment is 700 MB to fetch. Past this something hangs.
 INSTALL_LIMIT_S = 1800
+
+# Agents: the package, its program, and how npm is to install it. Three are nothing but an optional package, and two of
+# these have a script put it in its place. To the others optional packages are terminals and clipboards, some of them
+# built from C, and they start without.
+LEAN = ("--omit=optional", "--ignore-scripts")
+NPM_AGENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "opencode": ("opencode-ai", "opencode", ()),
+    "codex": ("@openai/codex", "codex", ("--ignore-scripts",)),
+    "claude-code": ("@anthropic-ai/claude-code", "claude", ()),
+    "gemini-cli": ("@google/gemini-cli", "gemini", LEAN),
+    "qwen-code": ("@qwen-code/qwen-code", "qwen", LEAN),
+    "pi": ("@mariozechner/pi-coding-agent", "pi", LEAN),
+}
 
 # Where the CPU build of torch is, when pip and uv are not told otherwise: it is not on the public index.
 TORCH_LINKS = "TREERING_TORCH_LINKS"
@@ -345,24 +360,28 @@ def set_up_vllm() -> None:
     make(REAL / "model.stamp", lambda: model, "writing a tiny random model", write_model)
 
 
-def install_opencode() -> None:
-    """Install opencode from npm into .real/opencode and see that it starts."""
-    folder = REAL / "opencode"
+def install_agent(name: str) -> None:
+    """Install an agent from npm into .real and see that it starts."""
+    folder = REAL / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    named = f"opencode-ai@{versions('npm')['opencode-ai']}"
+    package, program, options = NPM_AGENTS[name]
     quiet = ["--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
-    run(["npm", "install", "--prefix", str(folder), *quiet, named], limit_s=900)
-    # A home of its own: it writes a database and a log to wherever it starts.
+    run(
+        ["npm", "install", "--prefix", str(folder), *quiet, *options, f"{package}@{versions('npm')[package]}"],
+        limit_s=900,
+    )
+    # A home of its own: some write a database and a log to wherever they start.
     with tempfile.TemporaryDirectory() as home:
         env = {"PATH": os.environ["PATH"], "HOME": home, "TERM": "dumb"}
-        run([str(folder / "node_modules" / ".bin" / "opencode"), "--version"], env=env, limit_s=120)
+        run([str(folder / "node_modules" / ".bin" / program), "--version"], env=env, limit_s=120)
 
 
-def set_up_opencode() -> None:
-    """Make the real agent's part."""
-    key = digest(versions("npm")["opencode-ai"])
-    make(REAL / "opencode.stamp", lambda: key, "installing opencode into .real/opencode", install_opencode)
+def set_up_agent(name: str) -> None:
+    """Make one agent's part."""
+    package, *how = NPM_AGENTS[name]
+    key = digest(package, versions("npm")[package], how)
+    make(REAL / f"{name}.stamp", lambda: key, f"installing {name} into .real/{name}", lambda: install_agent(name))
 
 
 PARTS: dict[str, Callable[[], None]] = {
@@ -370,8 +389,10 @@ PARTS: dict[str, Callable[[], None]] = {
     "demo": lambda: set_up_project("demo"),
     "test": lambda: set_up_project("test", "demo"),
     "real-vllm": set_up_vllm,
-    "real-opencode": set_up_opencode,
+    **{f"real-{name}": functools.partial(set_up_agent, name) for name in NPM_AGENTS},
 }
+# A name for several parts. One that cannot be had does not keep the others away.
+GROUPS = {"real-agents": [f"real-{name}" for name in NPM_AGENTS]}
 
 
 def reason_file(part: str) -> Path:
@@ -393,9 +414,10 @@ def newer_python() -> None:
 def main(parts: list[str]) -> int:
     """Set up the parts named; return 0, 1 when one could not be had, 2 when one is unknown."""
     newer_python()
+    parts = [one for part in parts for one in GROUPS.get(part, [part])]
     unknown = [part for part in parts if part not in PARTS]
     if unknown or not parts:
-        print(f"usage: bin/setup.py {{{'|'.join(PARTS)}}}...", file=sys.stderr)
+        print(f"usage: bin/setup.py {{{'|'.join((*PARTS, *GROUPS))}}}...", file=sys.stderr)
         return 2
     failed = False
     for part in parts:

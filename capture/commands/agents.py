@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import msgspec
 
@@ -12,12 +13,29 @@ from capture.client import Client, control_url, find_key, segment
 from capture.errors import ClientError
 from capture.settings import is_loopback, parse_address
 
-CONTEXT, OUTPUT = 131_072, 8_192
-"""Tokens, where neither the caller nor an engine says otherwise: common among models of the sizes that are trained."""
-
 
 def opencode(given: Given) -> int:
-    """Print opencode's configuration, environment and command line."""
+    """Print opencode's recipe."""
+    return _show(given, agents.opencode)
+
+
+def codex(given: Given) -> int:
+    """Print codex's recipe."""
+    return _show(given, agents.codex)
+
+
+def claude_code(given: Given) -> int:
+    """Print claude-code's recipe."""
+    return _show(given, agents.claude_code)
+
+
+def gemini_cli(given: Given) -> int:
+    """Print gemini-cli's recipe."""
+    return _show(given, agents.gemini_cli)
+
+
+def _show(given: Given, recipe_of: Callable[..., agents.Recipe]) -> int:
+    """Print an agent's configuration, environment and command line."""
     asked = given.arguments
     model, context = asked["model"], asked["context"]
     if asked["rollout"]:
@@ -28,12 +46,12 @@ def opencode(given: Given) -> int:
         model = model or rollout["model"]
         (engine,) = client.json("GET", "/engines")["engines"]
         context = context or engine["max_model_len"]
-    context = context or CONTEXT
-    recipe = agents.opencode(
+    context = context or agents.CONTEXT
+    recipe = recipe_of(
         base_url=asked["base_url"] or _base_url(given),
         model=model or "treering",
         context=context,
-        output=asked["output"] or min(OUTPUT, context // 2),
+        output=asked["output"] or min(agents.OUTPUT, context // 2),
     )
     shown = msgspec.json.encode(recipe).decode() if asked["json"] else agents.text(recipe)
     sys.stdout.write(shown + "\n")

@@ -48,6 +48,32 @@ _ID = Argument(name="id", help="The rollout's id.")
 _CONTROL = ("admin_key_file", "admin_listen", "store")
 _ROLLOUTS = "capture.commands.rollout"
 
+_AGENT = (
+    Argument(
+        name="--rollout",
+        metavar="ID",
+        help="Take model and context window from a rollout, and see that it is open.",
+    ),
+    Argument(name="--base-url", metavar="URL", help="The base URL, with /v1. Default: that of --listen."),
+    Argument(name="--model", metavar="NAME", help="The model's name. Default: the rollout's, or treering."),
+    Argument(
+        name="--context",
+        kind="whole",
+        metavar="TOKENS",
+        help="The context window. Default: the engine's with --rollout, else 131072.",
+    ),
+    Argument(
+        name="--output",
+        kind="whole",
+        metavar="TOKENS",
+        help="The longest reply. Default: 8192, or half of a smaller window.",
+    ),
+    Argument(name="--json", kind="yes", help='Print {"files", "env", "command"}.'),
+    _URL,
+)
+AGENTS = ("opencode", "codex", "claude-code", "gemini-cli")
+"""The agents whose recipe we have; of each, `capture.commands.agents` has a function, `-` as `_`."""
+
 VERBS: tuple[Verb, ...] = (
     Verb(
         name="serve",
@@ -196,34 +222,15 @@ VERBS: tuple[Verb, ...] = (
         arguments=(_ID, _URL),
         settings=_CONTROL,
     ),
-    Verb(
-        name="agents opencode",
-        help="Print the ready configuration, environment and command line for opencode.",
-        run="capture.commands.agents:opencode",
-        arguments=(
-            Argument(
-                name="--rollout",
-                metavar="ID",
-                help="Take model and context window from a rollout, and see that it is open.",
-            ),
-            Argument(name="--base-url", metavar="URL", help="The base URL, with /v1. Default: that of --listen."),
-            Argument(name="--model", metavar="NAME", help="The model's name. Default: the rollout's, or treering."),
-            Argument(
-                name="--context",
-                kind="whole",
-                metavar="TOKENS",
-                help="The context window. Default: the engine's with --rollout, else 131072.",
-            ),
-            Argument(
-                name="--output",
-                kind="whole",
-                metavar="TOKENS",
-                help="The longest reply. Default: 8192, or half of a smaller window.",
-            ),
-            Argument(name="--json", kind="yes", help='Print {"files", "env", "command"}.'),
-            _URL,
-        ),
-        settings=(*_CONTROL, "listen"),
+    *(
+        Verb(
+            name=f"agents {name}",
+            help=f"Print the ready configuration, environment and command line for {name}.",
+            run=f"capture.commands.agents:{name.replace('-', '_')}",
+            arguments=_AGENT,
+            settings=(*_CONTROL, "listen"),
+        )
+        for name in AGENTS
     ),
     Verb(
         name="doctor",

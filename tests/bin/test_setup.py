@@ -115,4 +115,4 @@ def test_an_unknown_part_is_refused():
         [sys.executable, str(Path(setup.__file__)), "app2"], capture_output=True, text=True, check=False, timeout=30
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("usage: bin/setup.py {app|demo|test|real-vllm|real-opencode}")
+    assert done.stderr.startswith("usage: bin/setup.py {app|demo|test|real-vllm|real-opencode|")

@@ -1,30 +1,17 @@
-"""Ready configurations of agents. Pure: names in; files, environment and a command line out.
-
-Only opencode for now (as of opencode-ai 1.18.33). What each setting is for stands beside it; those that keep prompts
-growing by appending alone matter most, since a rewritten prefix is drift, and drift costs training data.
-"""
+"""opencode (opencode-ai 1.18.33)."""
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 import msgspec
 
-SECRET = "<the rollout's secret>"  # noqa: S105 -- a place for one, shown as such
-PROVIDER = "treering"
+from capture.agents.recipe import CONTEXT, OUTPUT, PROVIDER, SECRET, TASK, Recipe
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """How to start an agent against Treering."""
-
-    # Path → content; `~` is the home of the user that the agent runs as.
-    files: dict[str, str]
-    env: dict[str, str]
-    command: list[str]
-
-
-def opencode(*, base_url: str, model: str, secret: str = SECRET, context: int = 131_072, output: int = 8_192) -> Recipe:
+def opencode(
+    *, base_url: str, model: str, secret: str = SECRET, context: int = CONTEXT, output: int = OUTPUT
+) -> Recipe:
     """Return opencode's recipe.
 
     The configuration holds no secret: it reads the address and the key from the two variables that registering a
@@ -75,16 +62,5 @@ def opencode(*, base_url: str, model: str, secret: str = SECRET, context: int = 
             "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
             "OPENCODE_DISABLE_AUTOUPDATE": "1",
         },
-        command=["opencode", "run", "--model", f"{PROVIDER}/{model}", "the task"],
+        command=["opencode", "run", "--model", f"{PROVIDER}/{model}", TASK],
     )
-
-
-def text(recipe: Recipe) -> str:
-    """Return a recipe as a person reads and a shell runs it."""
-    lines = []
-    for path, content in recipe.files.items():
-        lines += [f"# {path}", content, ""]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in recipe.env.items()]
-    # opencode waits for more input while standard input is open.
-    lines += ["", shlex.join(recipe.command) + " </dev/null"]
-    return "\n".join(lines)

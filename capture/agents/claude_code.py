@@ -1,0 +1,40 @@
+"""claude-code (@anthropic-ai/claude-code 2.1.197), which speaks Anthropic Messages."""
+
+from __future__ import annotations
+
+from capture.agents.recipe import CONTEXT, OUTPUT, SECRET, TASK, Recipe, root
+
+
+def claude_code(
+    *,
+    base_url: str,
+    model: str,
+    secret: str = SECRET,
+    context: int = CONTEXT,  # noqa: ARG001 - every recipe is asked for in the same words
+    output: int = OUTPUT,
+) -> Recipe:
+    """Return claude-code's recipe: variables alone.
+
+    `output` is the longest reply, in tokens.
+    """
+    return Recipe(
+        files={},
+        env={
+            "ANTHROPIC_BASE_URL": root(base_url),
+            "ANTHROPIC_AUTH_TOKEN": secret,
+            "NO_PROXY": "127.0.0.1,localhost,::1",
+            # The title call and other small ones too go to the captured engine.
+            "ANTHROPIC_MODEL": model,
+            "ANTHROPIC_SMALL_FAST_MODEL": model,
+            "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(output),
+            # Else the first line of the system prompt differs between main, title and subagents, and so do all tokens
+            # behind it: nothing could be shared.
+            "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+            # Nothing but the rollout's calls may leave the sandbox, and no version change between two rollouts.
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            # Lets it run its tools unasked as root too.
+            "IS_SANDBOX": "1",
+        },
+        command=["claude", "-p", "--dangerously-skip-permissions", TASK],
+    )
