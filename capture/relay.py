@@ -25,6 +25,7 @@ from capture.draft import Draft
 from capture.errors import ClientError, EngineError, StoreError, TreeringError
 from capture.live import Live
 from capture.recorder import Recorder
+from capture.silence import Silence
 from capture.tasks import spawn
 from capture.upstream import Engine
 
@@ -33,11 +34,6 @@ TAIL_LIMIT_S = 2.0
 
 SPOOL_EVERY_S = 1.0
 """How often a running stream's ids are handed to the store, so that a crash leaves at most a second unsaved."""
-
-SILENCE_S = 5.0
-"""Of a stream, after which a comment goes out: below the shortest idle limit seen on the way (tunnels: 10 s)."""
-
-KEEP_ALIVE = b": keep-alive\n\n"
 
 ABORT_RETRY_S = 2.0
 """`Retry-After` when the engine broke a reply off while pausing or shutting down."""
@@ -196,27 +192,22 @@ class _Relay:
     async def _relay_to_finish(self, answer: aiohttp.ClientResponse, response: web.StreamResponse) -> None:
         recorder, start = self._recorder, self._draft.start
         spooled = start
-        while not recorder.finish_seen:
-            data = await self._next_piece(answer, response)
-            if not data:
-                recorder.eof()
-                return
-            now = time.monotonic()
-            if relayed := recorder.feed(data, (now - start) * 1000):
-                await response.write(relayed)
-            if now - spooled > SPOOL_EVERY_S:
-                self._calls.spool(self._draft)
-                spooled = now
-
-    async def _next_piece(self, answer: aiohttp.ClientResponse, response: web.StreamResponse) -> bytes:
-        """Wait for the engine's next bytes; in a long silence a comment goes to the client, at an event border."""
-        while self._keep_alive:
-            try:
-                async with asyncio.timeout(SILENCE_S):
-                    return await answer.content.readany()
-            except TimeoutError:
-                await response.write(KEEP_ALIVE)
-        return await answer.content.readany()
+        read = answer.content.readany
+        with Silence(response, name=f"keep alive {self._draft.live.id}/{self._draft.n}") as silence:
+            while not recorder.finish_seen:
+                # Only while nothing of an event is on its way, and never with a client that bears no comments.
+                silence.breakable = self._keep_alive
+                data = await read()
+                silence.breakable = False
+                if not data:
+                    recorder.eof()
+                    return
+                silence.since = now = time.monotonic()
+                if relayed := recorder.feed(data, (now - start) * 1000):
+                    await response.write(relayed)
+                if now - spooled > SPOOL_EVERY_S:
+                    self._calls.spool(self._draft)
+                    spooled = now
 
     async def _read_tail(self, answer: aiohttp.ClientResponse) -> None:
         """Read what comes behind the finish, within its time; all of it is held back by the recorder."""

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from capture import silence
 from tests.engine import PROMPT, STREAM, chunk, event, running, usage_chunk, whole
 from tests.faults import faulty
 from tests.house import ASK, House, house
@@ -166,6 +167,26 @@ async def test_a_stream_is_relayed_as_it_comes(engine, home: House) -> None:
     assert (call["prompt_ids"], call["sampled_ids"], call["logprobs"]) == (PROMPT, [5, 6, 7], [-0.5] * 3)
     assert call["usage"]["completion_tokens"] == 3
     assert call["reply"]["choices"][0]["message"]["content"] == "Hello"
+
+
+async def test_a_silent_stream_is_kept_alive_between_events(
+    engine, home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "SILENCE_S", 0.05)
+    rollout = await home.rollout()
+    async with asyncio.TaskGroup() as both:
+        opening = both.create_task(_open(home, rollout))
+        asked = await engine.next()
+        asked.send(STREAM[0], STREAM[1][:20])
+    response = opening.result()
+    first, *comments = await events(response, 3)
+    assert seen(first)["choices"][0]["delta"]["content"] == ""
+    assert comments == [silence.KEEP_ALIVE] * 2
+    asked.send(STREAM[1][20:], *STREAM[2:]).end()
+    rest = [one for one in (await response.content.read()).split(b"\n\n") if one and not one.startswith(b":")]
+    assert [seen(one) for one in rest][-1] == "[DONE]"
+    assert len(rest) == 4
+    response.close()
 
 
 async def test_an_agent_that_asks_for_usage_gets_its_chunk(engine, home: House) -> None:
