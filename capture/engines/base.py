@@ -6,12 +6,13 @@ body), lifts out what the engine sampled, and returns what the client may see of
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
 from capture.dialects.base import Request
-from graph.records import FloatArray, IntArray, Message
+from graph.records import FloatArray, IntArray, Message, Weights
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +36,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     sampled_ids: IntArray | None = None
     # float32, as long as `sampled_ids`, NaN where a token came without one.
     logprobs: FloatArray | None = None
+    # The policy version that drew it, where the engine says so.
+    weights: Weights | None = None
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +88,19 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     body: bytes
+    # Makes the next question of this one's answer, where one alone does not do. Raises `EngineError`.
+    then: Callable[[bytes], Ask] | None = None
+
+
+@runtime_checkable
+class Inquirer(Protocol):
+    """A reader whose engine tells the prompt's ids only when it is asked for them beside the call."""
+
+    def question(self) -> Ask:
+        """Return what to ask the engine, at any time of the call."""
+
+    def answered(self, status: int, body: bytes) -> None:
+        """Take the (last) answer; `prompt_ids` has the ids from then on, if they can be true. Never raises."""
 
 
 class Adapter(Protocol):
@@ -93,6 +109,8 @@ class Adapter(Protocol):
     kind: str
     # The tier that `vllm` and `sglang` must reach by default.
     require_tier: Literal["train", "eval"]
+    # Most tokens of a probe's reply: a few, or, where the end of a reply is the hard part, enough to come to an end.
+    probe_tokens: int
 
     def inject(self, request: Request) -> dict[str, bytes | None]:
         """Return the request's fields to set (raw JSON) or remove (None), so that ids and logprobs come back."""
@@ -101,7 +119,10 @@ class Adapter(Protocol):
         """Return a reader for the reply; with `model` the reply's model name is replaced by it."""
 
     def count(self, request: Request, *, model: str | None) -> Ask:
-        """Return the question how many tokens a request's prompt has, by the engine's own template."""
+        """Return the question how many tokens a request's prompt has, by the engine's own template.
+
+        Raises `EngineError` `count_unsupported` where the engine has no answer to that.
+        """
 
     def counted(self, body: bytes) -> int:
         """Read the answer to it. Raises `EngineError` `engine_garbled`."""

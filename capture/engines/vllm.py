@@ -56,6 +56,7 @@ class Vllm:
 
     kind = "vllm"
     require_tier: Literal["train", "eval"] = "train"
+    probe_tokens = 4
 
     def inject(self, request: Request) -> dict[str, bytes | None]:
         """Return the fields to set so that ids, logprobs and usage come back.
