@@ -20,7 +20,7 @@ from capture.dialects.base import Dialect, Target
 from capture.dialects.chat import Chat
 from capture.dialects.gemini import Gemini
 from capture.dialects.messages import Messages
-from capture.dialects.responses import Responses
+from capture.dialects.responses import Responses, retrieved
 from capture.errors import CaptureError, ClientError, TreeringError, UsageError
 from capture.fleet import Fleet
 from capture.live import Live
@@ -263,7 +263,7 @@ class Appliance:
                 return await relay.serve(self._calls, incoming, live, dialect, target, max_body=limit)
             return await relay.count(self._calls, incoming, live, dialect, target, max_body=limit)
         if route.kind == "stored" and route.dialect in self.dialects:
-            return _json(await self._calls.stored(live, route.target))
+            return _json(retrieved(await self._calls.stored(live, route.target)))
         if route.kind == "relay":
             return await relay.forward(self._calls, incoming, live, route.target, max_body=limit)
         if route.kind == "models":

@@ -109,7 +109,7 @@ class Calls:
                     f"No earlier response of this rollout has the id {name!r}.",
                     hint="It must be one of this rollout's own, complete, and still stored.",
                     status=404,
-                    param="previous_response_id",
+                    param="previous_response_id" if b'"previous_response_id"' in body else "input",
                 )
             found.append(Earlier(request=exchange.request, reply=exchange.reply))
             name = dialect.refers_to(exchange.request)
@@ -125,6 +125,9 @@ class Calls:
             draft.admitted = self._admitted(draft, engine)
         except TreeringError as error:
             if error.code == "media_url_refused":
+                if draft.dialect != "chat":
+                    # The path is the chat request's, which this agent never wrote.
+                    error.param = None
                 self._notice(draft, "request_refused", {"param": error.param, "reason": error.message})
             await self.fail(draft, error)
             raise
