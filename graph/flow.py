@@ -4,7 +4,9 @@ Rules:
 - A conversation is a tree of links, with the tries of its root that were given up for it.
 - Text is compared without the white space at its ends. A short text (under `CHARS` characters) stands in another only
   as a whole line or a whole tag's content there, since it stands anywhere by chance; a longer one anywhere.
-- Order is `arrived` and `ended`. A conversation can only have been started by a reply that had ended before it arrived.
+- Order is `arrived` and `ended`. A conversation can only have been started by a reply that its agent had then: one that
+  had ended before it arrived, or a stream that had begun, since codex runs a tool call once its item is done, and the
+  rest of the reply is still being sampled.
 
 Costs: each message is looked at once where it is new (a tool result behind the last assistant message of a request),
 so facts are linear in what the calls add, and not in what their prompts repeat.
@@ -52,6 +54,8 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
 
     call: int
     conversation: int
+    # The earliest that its agent can have acted on it: the end of the reply, of a stream the request's arrival.
+    shown: int
     ended: int
     id: str | None
     # The strings among its arguments; the whole text where it isn't JSON.
@@ -117,6 +121,7 @@ class Flows:
                 yield ToolUse(
                     call=n,
                     conversation=conversation,
+                    shown=call.arrived if call.streamed else call.ended,
                     ended=call.ended,
                     id=tool.id,
                     values=tuple(text.strip() for text in strings(tool.canonical)),

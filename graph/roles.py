@@ -1,10 +1,10 @@
 """What each conversation was for: main, subagent or auxiliary, with the evidence.
 
 Rules, in the order in which they are asked; each reads the flow of data (`graph.flow`), never a prompt's wording:
-1. *subagent*: the last message of its opening stands in the arguments of another conversation's tool call that had
-   ended before it arrived, or its final reply stands in that tool's result. Where that message stood in an opening
-   before it stood in any arguments (a title's prompt, when a tool call quotes the task), the arguments show nothing,
-   and only the result decides.
+1. *subagent*: the last message of its opening stands in the arguments of another conversation's tool call that its
+   agent can have had before it arrived, or its final reply stands in that tool's result. Where that message stood in an
+   opening before it stood in any arguments (a title's prompt, when a tool call quotes the task), the arguments show
+   nothing, and only the result decides.
 2. *auxiliary*: no other request goes on from its reply, it made no tool call, and another conversation made tool calls
    or goes on from the same last message. One whose text a compaction carries over is a summary.
 3. *main*: what is left. Several with one opening are all main, and so are the turns of an agent without a history,
@@ -18,7 +18,7 @@ tool call, if any did; rule 2 needs another conversation that did something, so 
 Headers and fields (`hints`) are claims of the agent's side, and the policy must not choose what it is trained on: they
 are shown, they break a tie after the task's text, and that is all.
 
-Costs: each conversation's last message is looked for in each tool call's arguments that ended before it arrived.
+Costs: each conversation's last message is looked for in each tool call's arguments that were there before it arrived.
 """
 
 from __future__ import annotations
@@ -179,10 +179,13 @@ def judge(forest: Forest) -> Judged:
 
 
 def _subagent(facts: Flows, flow: Flow) -> Verdict | None:
-    before = [use for use in facts.uses if use.conversation != flow.n and use.ended < flow.arrived]
+    before = [use for use in facts.uses if use.conversation != flow.n and use.shown < flow.arrived]
     in_arguments = [use for use in before if _in_arguments(flow.last, use)]
     shown = bool(in_arguments) and not _stood_before(facts, flow, in_arguments)
-    by_result = _by_result(facts, flow, in_arguments or before, short=shown)
+    # By a result alone, which may hold a text by chance, only what had ended.
+    by_result = _by_result(
+        facts, flow, in_arguments or [use for use in before if use.ended < flow.arrived], short=shown
+    )
     if by_result is not None:
         use, result = by_result
     elif shown:
@@ -210,8 +213,9 @@ def _in_arguments(text: str, use: ToolUse) -> bool:
 
 def _stood_before(facts: Flows, flow: Flow, uses: Iterable[ToolUse]) -> bool:
     """Say whether the opening's last message stood in an opening before it first stood in arguments."""
-    first = min(use.ended for use in uses)
-    openings = (text for other in facts.flows if other.n != flow.n and other.arrived < first for text in other.opening)
+    first = min(use.shown for use in uses)
+    # Equal where the call that a stream of arguments answers is the other conversation's first.
+    openings = (text for other in facts.flows if other.n != flow.n and other.arrived <= first for text in other.opening)
     return any(stands(flow.last, text) for text in openings)
 
 

@@ -270,6 +270,55 @@ def test_equal_subagents_are_each_their_own():
     ]
 
 
+def streaming(tape: Tape, n: int) -> None:
+    """Make a call a stream that ends behind the arrival of all that the tape holds by now."""
+    tape.calls[n] = replace(tape.calls[n], streamed=True, ended=tape.clock + 1)
+    tape.clock += 1
+
+
+@pytest.mark.parametrize("prompts", [(PROMPT, "Find what parse() calls."), (PROMPT, PROMPT)])
+def test_subagents_that_run_while_the_reply_is_still_streamed(prompts):
+    """codex runs a tool call when its item is done, not when the reply is."""
+    tape = Tape()
+    opening = [system("You work."), user(TASK)]
+    asks = assistant("", *(("task", {"prompt": prompt}) for prompt in prompts))
+    tape.say(opening, asks, tools=("task",))
+    for place, prompt in enumerate(prompts):
+        tape.say([user(prompt)], assistant(f"Of callers I found {place}."))
+    streaming(tape, 0)
+    tape.say(
+        [*opening, asks, *(result("It runs.", asks, place) for place in (0, 1))], assistant("Done."), tools=("task",)
+    )
+    graph = tape.graph()
+    assert [(found.role, found.parent_call) for found in graph.conversations] == [
+        ("main", None),
+        ("subagent", 0),
+        ("subagent", 0),
+    ]
+
+
+def test_a_reply_that_came_whole_started_nothing_before_its_end():
+    tape = Tape()
+    opening = [system("You work."), user(TASK)]
+    asks = assistant("", ("task", {"prompt": PROMPT}))
+    tape.say(opening, asks, tools=("task",))
+    tape.say([user(PROMPT)], assistant("Two."))
+    streaming(tape, 0)
+    tape.calls[0] = replace(tape.calls[0], streamed=False)
+    assert roles(tape.graph()) == [("main", None), ("auxiliary", "other")]
+
+
+def test_a_title_beside_a_stream_that_quotes_its_prompt_is_no_subagent():
+    tape = Tape()
+    opening = [system("You work."), user(TASK)]
+    asks = assistant("", ("task", {"prompt": TASK}))
+    tape.say(opening, asks, tools=("task",))
+    tape.say([system("You name."), user(TASK)], assistant("Passing tests"))
+    streaming(tape, 0)
+    tape.say([*opening, asks, result("It is done now.", asks)], assistant("Done."), tools=("task",))
+    assert roles(tape.graph()) == [("main", None), ("auxiliary", "title")]
+
+
 def test_a_prompt_that_is_sent_twice_names_the_tool_call_before_it():
     tape = Tape()
     messages = [system("You work."), user(TASK)]
