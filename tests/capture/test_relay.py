@@ -334,6 +334,45 @@ async def test_each_choice_is_a_call_of_its_own(engine, home: House) -> None:
     assert [fork["kind"] for fork in graph["forks"]] == ["resample"]
 
 
+# Silence
+
+
+async def test_a_comment_breaks_a_long_silence_at_an_event_border(
+    engine, home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "SILENCE_S", 0.05)
+    rollout = await home.rollout()
+    async with asyncio.TaskGroup() as both:
+        opening = both.create_task(_open(home, rollout))
+        asked = await engine.next()
+        asked.send(STREAM[0], STREAM[1][:20])
+    response = opening.result()
+    got = await events(response, 3)
+    assert got[1:] == [silence.KEEP_ALIVE] * 2
+    asked.send(STREAM[1][20:], *STREAM[2:]).end()
+    rest = await response.content.read()
+    spoken = [seen(raw + b"\n\n") for raw in rest.split(b"\n\n") if raw.startswith(b"data: ")]
+    assert [one["choices"][0]["delta"].get("content") for one in spoken[:2]] == ["Hel", "lo"]
+    assert spoken[-1] == "[DONE]"
+
+
+async def test_geminis_clients_bear_no_comments(engine, home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "SILENCE_S", 0.02)
+    rollout = await home.rollout()
+    url = f"{rollout['url']}/v1beta/models/m:streamGenerateContent?alt=sse"
+    body = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}
+    async with asyncio.TaskGroup() as both:
+        task = both.create_task(_read(home.session.post(url, json=body, headers={"x-goog-api-key": rollout["secret"]})))
+        asked = await engine.next()
+        asked.send(STREAM[0])
+        await asyncio.sleep(0.2)
+        asked.send(*STREAM[1:]).end()
+    status, _, text = task.result()
+    assert status == 200
+    assert b"keep-alive" not in text
+    assert text.count(b"data: ") >= 2
+
+
 # Hang-ups
 
 
