@@ -15,7 +15,8 @@ from typing import Any, Literal
 from capture import admission, clock
 from capture.dialects.base import NO_TARGET, Dialect, Earlier, Target
 from capture.draft import Draft
-from capture.errors import ClientError, StoreError, TreeringError
+from capture.engines.base import Inquirer
+from capture.errors import ClientError, EngineError, StoreError, TreeringError
 from capture.fleet import Fleet
 from capture.live import Live
 from capture.recorder import Recorder
@@ -174,6 +175,12 @@ class Calls:
         draft.live.begin(draft.n, cut)
         self._store.begin(draft.live.id, draft.running(), draft.body)
 
+    def inquire(self, draft: Draft, engine: Engine) -> None:
+        """Ask the engine beside the call for the prompt's ids, where its reply does not bring them."""
+        if isinstance(draft.reader, Inquirer):
+            name = f"ask of call {draft.live.id}/{draft.n}"
+            draft.inquiry = spawn(inquire(engine, draft.reader), name=name)
+
     def spool(self, draft: Draft) -> None:
         """Keep what a running stream has brought so far."""
         if (spool := draft.spool()) is not None:
@@ -211,6 +218,8 @@ class Calls:
         Raises that `StoreError` if the operator chose to refuse what can't be stored.
         """
         live, reader = draft.live, draft.reader
+        if draft.inquiry is not None:
+            await draft.inquiry
         prompt = reader.prompt_ids if reader is not None else None
         records = draft.records(ended=live.tick(), delivered=delivered, delta=live.delta(prompt))
         try:
@@ -243,3 +252,12 @@ class Calls:
 
     def _notice(self, draft: Draft, code: str, data: dict[str, Any]) -> None:
         self._store.notice(draft.live.id, Notice(code=code, at=clock.now(), calls=(draft.n,), data=data))
+
+
+async def inquire(engine: Engine, reader: Inquirer) -> None:
+    """Ask an engine for what a reader must know beside the reply, and tell it; never raises."""
+    try:
+        status, body = await engine.ask(reader.question())
+    except EngineError as error:
+        status, body = error.status, error.message.encode()
+    reader.answered(status, body)

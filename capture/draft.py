@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -15,7 +16,7 @@ from capture.live import Live
 from capture.recorder import Recorder
 from capture.store.base import Delta, Exchange, Record, Spool
 from capture.upstream import Engine
-from graph.records import Call, Status
+from graph.records import Call, Status, Weights
 
 
 class Draft:
@@ -53,6 +54,8 @@ class Draft:
         self.translator: Translator | None = None
         self.recorder: Recorder | None = None
         self.reader: Reader | None = None
+        # The engine is being asked for the prompt's ids.
+        self.inquiry: asyncio.Task[None] | None = None
         self.queued_ms: float | None = None
         # A place under the rollout's limit is held for it.
         self.reserved = False
@@ -174,6 +177,7 @@ class Draft:
             sampling_sent=self.admitted.sampling if self.admitted else {},
             constrained=request.constrained if request else (),
             repairs=(request.repairs if request else ()) + (self.admitted.repairs if self.admitted else ()),
+            weights=choice.weights or Weights(),
             hints=self.hints,
             started_at=self.started_at,
             queued_ms=self.queued_ms,

@@ -82,13 +82,12 @@ async def count(
     body = await read_body(incoming, max_body)
     request = dialect.read_count(body, target=target)
     asked = engine.adapter.count(request, model=live.rules.model or next(iter(engine.models), None))
-    async with await engine.send("POST", asked.path, body=asked.body) as answer:
-        _refuse_auth(answer.status)
-        reply = await answer.read()
-    if answer.status >= 400:
+    status, reply = await engine.ask(asked)
+    _refuse_auth(status)
+    if status >= 400:
         translator = dialect.translator(request)
-        failed = reply if translator is None else translator.failed(answer.status, reply)
-        return web.Response(body=failed, status=answer.status, headers={"Content-Type": "application/json"})
+        failed = reply if translator is None else translator.failed(status, reply)
+        return web.Response(body=failed, status=status, headers={"Content-Type": "application/json"})
     return web.Response(
         body=dialect.counted(engine.adapter.counted(reply)), headers={"Content-Type": "application/json"}
     )
@@ -118,6 +117,8 @@ class _Relay:
                 engine.in_flight += 1
                 assert self._answer is not None
                 _refuse_auth(self._answer.status)
+                if self._answer.status < 300:
+                    self._calls.inquire(self._draft, engine)
             except EngineError as error:
                 self._draft.fail(error)
                 await self._conclude()

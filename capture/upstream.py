@@ -16,7 +16,7 @@ import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
-from capture.engines.base import Adapter, Identity
+from capture.engines.base import Adapter, Ask, Identity
 from capture.errors import EngineError
 from graph.records import LogprobsMode
 
@@ -29,6 +29,9 @@ IDENTITY_TIMEOUT_S = 10.0
 KEEPALIVE_S = 3.0
 """Strictly below the 5 s after which vLLM's server (uvicorn) closes an idle connection: a POST must not meet a closing
 socket, since it can't be repeated safely once it may have been read."""
+
+ASK_TIMEOUT_S = 30.0
+"""For a side question: engines render and tokenise 100,000 tokens in well below a second, and may be busy."""
 
 HEADER_LIMIT = 65_536
 """Bytes of one header line, both ends alike: long authorisation and trace headers pass."""
@@ -133,6 +136,22 @@ class Engine:
             self.healthy, self.reason = True, ""
             return answer
         raise AssertionError("unreachable")
+
+    async def ask(self, ask: Ask) -> tuple[int, bytes]:
+        """Ask a side question, and those that follow from its answers; return the last one's status and body.
+
+        A status of 400 or more is the last. Raises `EngineError`: `engine_unreachable`, or what `Ask.then` raises.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(ASK_TIMEOUT_S):
+                    async with await self.send("POST", ask.path, body=ask.body) as answer:
+                        body = await answer.read()
+            except (TimeoutError, aiohttp.ClientError) as error:
+                raise self._unreachable(error) from error
+            if answer.status >= 400 or ask.then is None:
+                return answer.status, body
+            ask = ask.then(body)
 
     def _unreachable(self, error: Exception) -> EngineError:
         self.healthy, self.reason = False, f"{type(error).__name__}: {error}".rstrip(": ")

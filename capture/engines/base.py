@@ -93,7 +93,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @runtime_checkable
-class Inquirer(Protocol):
+class Inquirer(Reader, Protocol):
     """A reader whose engine tells the prompt's ids only when it is asked for them beside the call."""
 
     def question(self) -> Ask:
