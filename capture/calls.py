@@ -16,7 +16,7 @@ from capture import admission, clock
 from capture.dialects.base import NO_TARGET, Dialect, Earlier, Target
 from capture.draft import Draft
 from capture.engines.base import Inquirer
-from capture.errors import ClientError, EngineError, StoreError, TreeringError
+from capture.errors import ClientError, StoreError, TreeringError
 from capture.fleet import Fleet
 from capture.live import Live
 from capture.recorder import Recorder
@@ -179,7 +179,7 @@ class Calls:
         """Ask the engine beside the call for the prompt's ids, where its reply does not bring them."""
         if isinstance(draft.reader, Inquirer):
             name = f"ask of call {draft.live.id}/{draft.n}"
-            draft.inquiry = spawn(inquire(engine, draft.reader), name=name)
+            draft.inquiry = spawn(engine.inquire(draft.reader), name=name)
 
     def spool(self, draft: Draft) -> None:
         """Keep what a running stream has brought so far."""
@@ -252,12 +252,3 @@ class Calls:
 
     def _notice(self, draft: Draft, code: str, data: dict[str, Any]) -> None:
         self._store.notice(draft.live.id, Notice(code=code, at=clock.now(), calls=(draft.n,), data=data))
-
-
-async def inquire(engine: Engine, reader: Inquirer) -> None:
-    """Ask an engine for what a reader must know beside the reply, and tell it; never raises."""
-    try:
-        status, body = await engine.ask(reader.question())
-    except EngineError as error:
-        status, body = error.status, error.message.encode()
-    reader.answered(status, body)

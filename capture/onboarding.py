@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 from capture.client import read_key
 from capture.dialects.chat import Chat
 from capture.engines.base import Adapter
+from capture.engines.llamacpp import Llamacpp
+from capture.engines.openai import OpenAI
+from capture.engines.sglang import Sglang
 from capture.engines.vllm import Vllm
 from capture.errors import EngineError, UsageError
 from capture.probe import probe
@@ -23,7 +26,12 @@ if TYPE_CHECKING:
 POLL_S = 1.0
 """Between two looks for an engine that is not up yet (`--engine-wait`)."""
 
-ADAPTERS: dict[str, Callable[[], Adapter]] = {"vllm": Vllm}
+ADAPTERS: dict[str, Callable[[], Adapter]] = {
+    "vllm": Vllm,
+    "sglang": Sglang,
+    "llamacpp": Llamacpp,
+    "openai": OpenAI,
+}
 """Kind of engine → its adapter. The scripted engine speaks vLLM's wire, so vLLM's adapter reads it."""
 
 

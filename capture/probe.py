@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from capture.dialects.base import Dialect, with_fields
-from capture.engines.base import Choice, Reader
+from capture.engines.base import A_FEW, Choice, Inquirer, Reader
 from capture.errors import ClientError, EngineError
 from capture.rawjson import join
 from capture.recorder import Recorder
@@ -26,7 +26,7 @@ PROBE_TIMEOUT_S = 60.0
 
 PATH = "/v1/chat/completions"
 
-_ASK = {"messages": [{"role": "user", "content": "Say hi."}], "max_tokens": 4, "temperature": 1.0}
+_ASK = {"messages": [{"role": "user", "content": "Say hi."}], "temperature": 1.0}
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,19 +43,24 @@ async def probe(engine: Engine, dialect: Dialect, *, logprobs_mode: LogprobsMode
     Raises `EngineError` when the engine can't be reached; an engine that answers but gives less than what training
     needs is no error: its tier is `eval`, with the reason.
     """
+    adapter = engine.adapter
+    ends = set()
     for streamed in (False, True):
-        reader, fault = await _ask(engine, dialect, {**_ASK, "stream": streamed})
-        fault = fault or _lacks(reader)
+        ask = {**_ASK, "max_tokens": adapter.probe_tokens, "stream": streamed}
+        reader, fault = await _ask(engine, dialect, ask)
+        fault = fault or adapter.no_ids or _lacks(reader)
         if fault is not None:
             how = "streamed" if streamed else "plain"
             mode = logprobs_mode or "unknown"
             return Verdict(tier="eval", reason=f"in a {how} reply, {fault}", logprobs_mode=mode)
-        first = reader.prompt_ids
+        first, choice = reader.prompt_ids, _only(reader)
+        ends.add(choice.finish_reason if choice is not None else None)
     assert first is not None
     mode = logprobs_mode or await _settle_mode(engine, dialect, first)
-    return Verdict(
-        tier="train", reason="token ids and logprobs came back, one to one, plain and streamed", logprobs_mode=mode
-    )
+    reason = "token ids and logprobs came back, one to one, plain and streamed"
+    if adapter.probe_tokens > A_FEW and ends == {"length"}:
+        reason += f", though no reply came to its end within {adapter.probe_tokens} tokens"
+    return Verdict(tier="train", reason=reason, logprobs_mode=mode)
 
 
 async def _settle_mode(engine: Engine, dialect: Dialect, prompt: IntArray) -> LogprobsMode:
@@ -96,6 +101,8 @@ async def _ask(engine: Engine, dialect: Dialect, ask: dict[str, object]) -> tupl
                     recorder.whole(await answer.read(), 0.0)
     except (TimeoutError, aiohttp.ClientError, ClientError) as error:
         return reader, f"the engine failed ({str(error) or type(error).__name__})"
+    if isinstance(reader, Inquirer):
+        await engine.inquire(reader)
     if recorder.status != "complete":
         return reader, f"the call ended as {recorder.status} ({recorder.error})"
     return reader, None
@@ -111,12 +118,13 @@ def _lacks(reader: Reader) -> str | None:
     choice = _only(reader)
     if choice is None:
         return "there was no single choice"
-    if reader.prompt_ids is None or not reader.prompt_ids.size:
-        return "the prompt's token ids were missing"
+    prompt, why = reader.prompt_ids, f" ({reader.undecoded[0]})" if reader.undecoded else ""
+    if prompt is None or not prompt.size:
+        return f"the prompt's token ids were missing{why}"
     if choice.sampled_ids is None or not choice.sampled_ids.size:
-        return "the sampled token ids were missing"
+        return f"the sampled token ids were missing{why}"
     if choice.logprobs is None or np.isnan(choice.logprobs).any():
-        return "logprobs were missing"
+        return f"logprobs were missing{why}"
     counted = (reader.usage or {}).get("completion_tokens")
     if counted is not None and counted != choice.sampled_ids.size:
         return f"usage counted {counted} sampled tokens and {choice.sampled_ids.size} ids came"

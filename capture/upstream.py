@@ -16,7 +16,7 @@ import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
-from capture.engines.base import Adapter, Ask, Identity
+from capture.engines.base import Adapter, Ask, Identity, Inquirer
 from capture.errors import EngineError
 from graph.records import LogprobsMode
 
@@ -152,6 +152,14 @@ class Engine:
             if answer.status >= 400 or ask.then is None:
                 return answer.status, body
             ask = ask.then(body)
+
+    async def inquire(self, reader: Inquirer) -> None:
+        """Ask for what a reader must know beside the reply, and tell it; never raises."""
+        try:
+            status, body = await self.ask(reader.question())
+        except EngineError as error:
+            status, body = error.status, error.message.encode()
+        reader.answered(status, body)
 
     def _unreachable(self, error: Exception) -> EngineError:
         self.healthy, self.reason = False, f"{type(error).__name__}: {error}".rstrip(": ")

@@ -83,6 +83,13 @@ class Reader(Protocol):
         """Return the engine's logprob entries by choice as JSON, if the client asked for alternatives."""
 
 
+A_FEW = 4
+"""Tokens of a reply by which an engine shows what it gives."""
+
+TO_THE_END = 64
+"""Tokens within which a model that can chat has said hi and stopped."""
+
+
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """A side question to an engine: a POST's path and body."""
 
@@ -109,7 +116,9 @@ class Adapter(Protocol):
     kind: str
     # The tier that `vllm` and `sglang` must reach by default.
     require_tier: Literal["train", "eval"]
-    # Most tokens of a probe's reply: a few, or, where the end of a reply is the hard part, enough to come to an end.
+    # Why no reply of this kind brings ids, as a clause; None where one can.
+    no_ids: str | None
+    # Most tokens of a probe's reply: `A_FEW`, or, where an engine may lose what the end of a reply says, more.
     probe_tokens: int
 
     def inject(self, request: Request) -> dict[str, bytes | None]:

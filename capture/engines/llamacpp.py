@@ -24,7 +24,7 @@ import numpy as np
 from capture import rawjson
 from capture.dialects.base import Request
 from capture.engines import vllm_completions
-from capture.engines.base import Ask, Choice, Reader
+from capture.engines.base import TO_THE_END, Ask, Choice, Reader
 from capture.engines.chat_reader import FLAGS, ChatReader, Track
 from capture.engines.openai import OpenAI
 from capture.engines.sampled import MAX_ID, NULL
@@ -63,7 +63,8 @@ class Llamacpp:
     kind = "llamacpp"
     require_tier: Literal["train", "eval"] = "eval"
     # A reply must come to its end: the end token is what streams leave out.
-    probe_tokens = 64
+    no_ids: str | None = None
+    probe_tokens = TO_THE_END
 
     def inject(self, request: Request) -> dict[str, bytes | None]:
         """Return the fields to set so that ids, logprobs and usage come back."""

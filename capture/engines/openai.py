@@ -10,7 +10,7 @@ from typing import Literal
 
 from capture.dialects.base import Request
 from capture.engines import vllm_completions
-from capture.engines.base import Ask, Reader
+from capture.engines.base import A_FEW, Ask, Reader
 from capture.engines.chat_reader import ChatReader
 from capture.engines.sampled import NULL
 from capture.engines.wire import with_usage
@@ -41,7 +41,8 @@ class OpenAI(Uncountable):
 
     kind = "openai"
     require_tier: Literal["train", "eval"] = "eval"
-    probe_tokens = 4
+    no_ids: str | None = "an engine of kind openai is not asked for token ids"
+    probe_tokens = A_FEW
 
     def inject(self, request: Request) -> dict[str, bytes | None]:
         """Return the field to set so that usage comes back."""

@@ -28,7 +28,7 @@ import numpy as np
 from capture import rawjson
 from capture.dialects.base import Request
 from capture.engines import vllm_completions
-from capture.engines.base import Reader
+from capture.engines.base import TO_THE_END, Reader
 from capture.engines.chat_reader import FLAGS, ChatReader, Track
 from capture.engines.openai import Uncountable
 from capture.engines.sampled import MAX_ID, NULL
@@ -56,7 +56,8 @@ class Sglang(Uncountable):
     kind = "sglang"
     require_tier: Literal["train", "eval"] = "train"
     # A reply must come to its end: the end token is where streams lose logprobs.
-    probe_tokens = 64
+    no_ids: str | None = None
+    probe_tokens = TO_THE_END
 
     def inject(self, request: Request) -> dict[str, bytes | None]:
         """Return the fields to set so that ids, logprobs and usage come back.

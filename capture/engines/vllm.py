@@ -19,7 +19,7 @@ import msgspec
 from capture import rawjson
 from capture.dialects.base import Request
 from capture.engines import vllm_completions
-from capture.engines.base import Ask, Reader, Seen
+from capture.engines.base import A_FEW, Ask, Reader, Seen
 from capture.engines.chat_reader import FLAGS, ChatReader, Track
 from capture.engines.sampled import NULL
 from capture.engines.stamp import Piece, Stamp, begin_of, maybe_begin
@@ -46,7 +46,8 @@ class Vllm:
 
     kind = "vllm"
     require_tier: Literal["train", "eval"] = "train"
-    probe_tokens = 4
+    no_ids: str | None = None
+    probe_tokens = A_FEW
 
     def inject(self, request: Request) -> dict[str, bytes | None]:
         """Return the fields to set so that ids, logprobs and usage come back.
