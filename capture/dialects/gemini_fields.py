@@ -18,6 +18,8 @@ from typing import Any
 from capture.dialects import messages_fields as field
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
+_LARGEST = 2**64
+"""No field takes more, and a float can't hold every integer that JSON can."""
 _UNDERSCORE = re.compile(r"_([a-z0-9])")
 
 
@@ -108,6 +110,8 @@ class Node:
     def number(self, name: str) -> float | None:
         """Return a finite number, None where it is absent."""
         value = self.get(name)
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise field.wrong(self.path(name), "a number")
         return None if value is None else field.number(value, self.path(name))
 
     def whole(self, name: str, *, least: int, most: int | None = None) -> int | None:
