@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from capture.dialects.base import Request, with_fields
+from capture.dialects.elements import fetched
 from capture.engines.base import Adapter
 from capture.errors import ClientError
 from capture.rawjson import join, split
@@ -263,25 +264,25 @@ def _clamped(request: Request, limit: int) -> dict[str, int]:
 
 
 def _refuse_media_urls(request: Request) -> None:
+    for i, at in enumerate(_fetched(request)):
+        if at is not None:
+            raise ClientError(
+                "media_url_refused",
+                "The engine would have to fetch this medium from a URL, and the rollout does not allow it.",
+                hint='Send it as a data: URL, or register the rollout with "allow": ["media_urls"].',
+                param=f"messages[{i}].{at}",
+            )
+
+
+def _fetched(request: Request) -> Iterable[str | None]:
+    """Return for each message where it names a medium that the engine would have to fetch, None where nowhere."""
+    if request.elements is not None:
+        return (element.fetched for element in request.elements)
     raw = request.fields.get("messages", b"")
     if b"_url" not in raw:
-        return
+        return ()
     try:
         messages = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return
-    for i, message in enumerate(messages):
-        content = message.get("content") if isinstance(message, dict) else None
-        for j, part in enumerate(content if isinstance(content, list) else ()):
-            if not isinstance(part, dict):
-                continue
-            for field in ("image_url", "video_url", "audio_url"):
-                at = part.get(field)
-                url = at.get("url") if isinstance(at, dict) else at
-                if isinstance(url, str) and not url.lstrip().lower().startswith("data:"):
-                    raise ClientError(
-                        "media_url_refused",
-                        "The engine would have to fetch this medium from a URL, and the rollout does not allow it.",
-                        hint='Send it as a data: URL, or register the rollout with "allow": ["media_urls"].',
-                        param=f"messages[{i}].content[{j}].{field}",
-                    )
+        return ()
+    return map(fetched, messages)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from capture import sse
+from capture.dialects.elements import Element
 from capture.errors import TreeringError
 from graph.records import Message
 
@@ -83,6 +84,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     repairs: tuple[str, ...] = ()
     # For the translator: the body as parsed, and whatever else `read` found out.
     original: Any = None
+    # The elements of `fields["messages"]`, each read; None where strict JSON can't read them.
+    elements: tuple[Element, ...] | None = None
 
 
 class Translator(Protocol):

@@ -17,9 +17,13 @@ import msgspec
 
 from capture import rawjson, sse
 from capture.dialects.base import NO_TARGET, Asked, Earlier, Request, Target, Translator
+from capture.dialects.elements import Element, Elements, Tools
 from capture.errors import ClientError, TreeringError
 from graph import messages as canonical
 from graph.records import Message
+
+# One for all: the dialects that are translated come by here too.
+_elements = Elements()
 
 MAX_CHOICES = 128
 """Most replies one call may ask for: OpenAI's own limit; each is a record of its own."""
@@ -84,7 +88,11 @@ class Chat:
             ) from error
         _check(fields)
         doubts: list[str] = []
-        values = _values(fields, doubts)
+        # What strict JSON can't read is decoded with the other values, as far as that goes.
+        elements = _elements.maybe_messages(fields["messages"])
+        tools = _elements.maybe_tools(fields["tools"]) if "tools" in fields else None
+        read = {name for name, found in (("messages", elements), ("tools", tools)) if found is not None}
+        values = _values({name: raw for name, raw in fields.items() if name not in read}, doubts)
         options = values.get("stream_options")
         top = values.get("top_logprobs")
         streamed = values.get("stream") is True
@@ -94,20 +102,22 @@ class Chat:
             top_logprobs=top if isinstance(top, int) and not isinstance(top, bool) else None,
             usage=streamed and isinstance(options, dict) and options.get("include_usage") is True,
         )
-        tools = values.get("tools")
         return Request(
             fields=fields,
             streamed=streamed,
             model=values.get("model"),
             choices=values.get("n") or 1,
             asked=asked,
-            messages=_messages(values.get("messages")),
-            tools=canonical.tools_digest(tools),
-            tool_names=canonical.tool_names(tools),
+            messages=_messages(values.get("messages"))
+            if elements is None
+            else tuple([one.message for one in elements]),
+            tools=canonical.tools_digest(values.get("tools")) if tools is None else tools.digest,
+            tool_names=canonical.tool_names(values.get("tools")) if tools is None else tools.names,
             sampling={name: values[name] for name in _SAMPLING if values.get(name) is not None},
             constrained=_constrained(values),
-            body=_digest(values, body),
+            body=_digest(values, elements, tools, body),
             undecoded="; ".join(doubts) or None,
+            elements=elements,
         )
 
     def read_count(self, body: bytes, *, target: Target = NO_TARGET) -> Request:
@@ -247,8 +257,8 @@ def _constrained(values: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _digest(values: Mapping[str, Any], body: bytes) -> str:
-    """Return a digest of the body that key order and spaces don't change."""
+def _digest(values: Mapping[str, Any], elements: Sequence[Element] | None, tools: Tools | None, body: bytes) -> str:
+    """Return a digest of the body that key order and spaces don't change; `values` are those that are not read."""
     try:
         canon = msgspec.json.encode(values, order="sorted")
     except (UnicodeEncodeError, OverflowError, RecursionError):
@@ -256,7 +266,12 @@ def _digest(values: Mapping[str, Any], body: bytes) -> str:
             canon = json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
         except RecursionError:
             canon = body
-    return hashlib.blake2b(canon, digest_size=16).hexdigest()
+    state = hashlib.blake2b(canon, digest_size=16)
+    if tools is not None:
+        state.update(b"\0tools" + tools.value)
+    if elements is not None:
+        state.update(b"".join([b"\0messages", *[one.value for one in elements]]))
+    return state.hexdigest()
 
 
 def _error_type(status: int) -> str:
