@@ -8,7 +8,8 @@ So a request continues a conversation by compaction when
 - it has the conversation's tools: an equal list; or, where neither has any, its system text or its opening;
 - it doesn't carry an earlier conversation's history in front of the summary (turns kept behind it change nothing);
 - it carries the whole text of a reply, at least 16 characters, whose call had read that conversation: it belongs to it
-  and nothing came after it there, or its prompt holds the conversation's last reply or last tool result.
+  and nothing came after it there, or its prompt holds the conversation's last reply or last tool result; where the
+  request keeps turns behind the summary, the last before those will do (pi shows its summariser no more).
 
 Two things look like this and are not: a call that merely goes on behind a compaction, its opening unchanged; and a
 subagent that was given another's report to read, whose opening stands in a tool call's arguments.
@@ -31,6 +32,9 @@ from graph.replies import Replies
 CARRIED_CHARS = 16
 """A reply this long stands in another call's text by more than chance."""
 
+SHOWN_CHARS = 1_000
+"""A longer tool result may be shown to a summariser cut short (by pi to 2,000 characters): this much of it will do."""
+
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
     """The last call of the conversation that went on, and the calls whose text was carried over."""
@@ -50,6 +54,8 @@ class _Front(msgspec.Struct, frozen=True, kw_only=True):
     # Replies carried behind those in user messages, and as messages with their own opening.
     quoted: tuple[int, ...]
     said: tuple[int, ...]
+    # The calls whose reply is the first that it carries as a message: behind a summary, the first that was kept.
+    kept: tuple[int, ...]
 
 
 class Trees:
@@ -111,10 +117,11 @@ class Trees:
             # A conversation's own reply, said again, is a turn that was kept.
             can_be = [*front.summaries, *(n for n in front.spoken if self.root[n] != root)]
             brought = {*can_be, *front.quoted, *front.said}
-            read = {n: self._had_read(n, root) if self._comes_last(n, last, brought) else 0 for n in can_be}
+            kept = max((n for n in front.kept if self.root[n] == root), default=None)
+            read = {n: self._had_read(n, root, kept) if self._comes_last(n, last, brought) else 0 for n in can_be}
             if score := max(read.values(), default=0):
                 more = [*front.quoted, *(n for n in front.said if self.root[n] != root)]
-                carries = {n for n in read if read[n]} | {n for n in more if self._had_read(n, root)}
+                carries = {n for n in read if read[n]} | {n for n in more if self._had_read(n, root, kept)}
                 continued = Compaction(parent=last, carries=tuple(sorted(carries)))
                 found[root] = score, replies.calls[last].ended or 0, continued
         # Who reads a conversation reads its subagents' reports too: they are not what was summarised.
@@ -128,6 +135,7 @@ class Trees:
         carriers: list[str] = []
         quoted: dict[str, list[int]] = {}
         said: list[int] = []
+        kept: list[int] = []
         history = 0
         for place, message in enumerate(call.messages):
             if message.role == "user":
@@ -143,6 +151,7 @@ class Trees:
                 history += 1
                 if history == 2:
                     break
+                kept += by
                 standing = [n for n in by if replies.opening_stands(n, call.messages, place)]
                 said += standing
                 if not standing and not message.tool_calls and len(message.text.strip()) >= CARRIED_CHARS:
@@ -153,6 +162,7 @@ class Trees:
             carriers=tuple(carriers),
             quoted=_outermost(quoted),
             said=tuple(sorted(said)),
+            kept=tuple(kept),
         )
 
     def _texts_inside(self, message: Message) -> tuple[str, ...]:
@@ -209,8 +219,11 @@ class Trees:
             at = self._parent.get(at)
         return at == n
 
-    def _had_read(self, n: int, root: int) -> int:
-        """Say if call `n` had read the tree of `root`: 0, or a number that grows with the evidence."""
+    def _had_read(self, n: int, root: int, kept: int | None) -> int:
+        """Say if call `n` had read the tree of `root`: 0, or a number that grows with the evidence.
+
+        Where the reply of call `kept` is still there behind the summary, it's enough to have read what came before it.
+        """
         replies = self._replies
         call = replies.calls[n]
         if self.root[n] == root:
@@ -223,7 +236,12 @@ class Trees:
             key=lambda m: (replies.calls[m].ended or 0, m),
             default=None,
         )
-        return 0 if before is None else _holds(call.messages, replies.calls[before])
+        if before is None:
+            return 0
+        evidence = _holds(call.messages, replies.calls[before].reply, replies.calls[before])
+        if not evidence and kept is not None and (parent := self._parent.get(kept)) is not None:
+            evidence = _holds(call.messages, replies.calls[parent].reply, replies.calls[kept])
+        return evidence
 
 
 _BORDER = re.compile(r"<[^<>]*>|\n")
@@ -243,14 +261,15 @@ def _system(call: Call) -> str:
     return "\n".join(message.text for message in call.messages if message.role == "system")
 
 
-def _holds(messages: Sequence[Message], last: Call) -> int:
-    """Say if `messages` hold the reply of `last`, or the last tool result that it read, as a message or as text."""
-    result = next((message for message in reversed(last.messages) if message.role == "tool"), None)
-    reply = last.reply
+def _holds(messages: Sequence[Message], reply: Message | None, reader: Call) -> int:
+    """Say if `messages` hold a reply, or the last tool result that call `reader` read, as a message or as text."""
+    result = next((message for message in reversed(reader.messages) if message.role == "tool"), None)
     digests = {message.digest for message in messages}
     if any(message is not None and message.digest in digests for message in (reply, result)):
         return _MESSAGE
     texts = [message.text.strip() for message in (reply, result) if message is not None]
+    if result is not None:
+        texts[-1] = texts[-1][:SHOWN_CHARS]
     evidence = [len(text) for text in texts if text and _stands(text, messages)]
     calls = reply.tool_calls if reply is not None else ()
     evidence += [len(c.canonical) for c in calls if any(_contain(messages, spelled) for spelled in _spellings(c))]
@@ -285,3 +304,6 @@ def _spellings(tool_call: ToolCall) -> Iterator[str]:
     for separators in ((",", ":"), (", ", ": ")):
         for ascii_only in (False, True):
             yield json.dumps(value, separators=separators, ensure_ascii=ascii_only)
+    if isinstance(value, dict):
+        # As pi shows them: name="text", one after another, the names unquoted.
+        yield ", ".join(f"{name}={json.dumps(each, ensure_ascii=False)}" for name, each in value.items())

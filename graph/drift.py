@@ -123,7 +123,9 @@ def numbers(forest: Forest, main: Collection[int], *, threshold: int = THRESHOLD
 
 def _changed(said: Message, echo: Message) -> Cause | None:
     """Say what an agent changed in a message; None when it echoed all that a template shows."""
-    if said.digest != echo.digest:
+    # A reply that is nothing but tool calls has a blank line for its text, which pi leaves out and no template shows.
+    only_blank = bool(said.tool_calls) and not said.text.strip() and not echo.text.strip()
+    if said.digest != echo.digest and not (only_blank and _calls(said) == _calls(echo)):
         return "unknown"
     if said.reasoning.strip() and not echo.reasoning.strip():
         return "reasoning_stripped"
@@ -133,6 +135,10 @@ def _changed(said: Message, echo: Message) -> Cause | None:
         # Trimmed (qwen-code does it), or rewritten.
         return "reasoning_stripped" if echo.reasoning in said.reasoning else "unknown"
     return None
+
+
+def _calls(message: Message) -> list[tuple[str, str]]:
+    return [(call.name, call.canonical or "{}") for call in message.tool_calls]
 
 
 def _cause_in_prompt(parent: Call, child: Call) -> Cause:

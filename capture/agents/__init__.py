@@ -8,6 +8,19 @@ from capture.agents.claude_code import claude_code
 from capture.agents.codex import codex
 from capture.agents.gemini_cli import gemini_cli
 from capture.agents.opencode import opencode
+from capture.agents.pi import pi
 from capture.agents.recipe import CONTEXT, OUTPUT, SECRET, TASK, Recipe, text
 
-__all__ = ["CONTEXT", "OUTPUT", "SECRET", "TASK", "Recipe", "claude_code", "codex", "gemini_cli", "opencode", "text"]
+__all__ = [
+    "CONTEXT",
+    "OUTPUT",
+    "SECRET",
+    "TASK",
+    "Recipe",
+    "claude_code",
+    "codex",
+    "gemini_cli",
+    "opencode",
+    "pi",
+    "text",
+]

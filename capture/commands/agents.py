@@ -34,6 +34,11 @@ def gemini_cli(given: Given) -> int:
     return _show(given, agents.gemini_cli)
 
 
+def pi(given: Given) -> int:
+    """Print pi's recipe."""
+    return _show(given, agents.pi)
+
+
 def _show(given: Given, recipe_of: Callable[..., agents.Recipe]) -> int:
     """Print an agent's configuration, environment and command line."""
     asked = given.arguments
