@@ -173,7 +173,7 @@ class Calls:
     def begin(self, draft: Draft, cut: Callable[[], object]) -> None:
         """Note that a call runs; `cut` ends it when its rollout is closed."""
         draft.live.begin(draft.n, cut)
-        self._store.begin(draft.live.id, draft.running(), draft.body)
+        self._store.begin(draft.live.id, draft.running(), draft.body, parts=draft.parts())
 
     def inquire(self, draft: Draft, engine: Engine) -> None:
         """Ask the engine beside the call for the prompt's ids, where its reply does not bring them."""
@@ -237,8 +237,9 @@ class Calls:
             live.keep(record.call.n, prompt, record.call.sampled_ids)
         if records[0].call.id is not None and records[0].call.status == "complete":
             live.replies[records[0].call.id] = records[0].call.n
-        if reader is not None and reader.undecoded:
-            self._notice(draft, "capture_incomplete", {"reason": reader.undecoded[0]})
+        missing = [*(reader.undecoded if reader is not None else ()), *filter(None, [request and request.undecoded])]
+        if missing:
+            self._notice(draft, "unreadable_body", {"missing": missing})
         self._log(draft.line())
         return None
 

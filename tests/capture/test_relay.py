@@ -480,6 +480,9 @@ async def test_a_reply_that_cannot_be_decoded_still_reaches_the_agent(engine, ho
     await home.idle(rollout)
     call = await home.call(rollout, 0)
     assert call["sampled_ids"] == [5, 6]
+    (found,) = [one for one in (await home.graph(rollout))["findings"] if one["code"] == "unreadable_body"]
+    assert found["calls"] == [0]
+    assert found["data"]["missing"]
 
 
 async def test_a_request_that_msgspec_would_refuse_reaches_the_engine_as_it_is(engine, home: House) -> None:
