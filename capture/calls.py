@@ -217,7 +217,7 @@ class Calls:
 
         Raises that `StoreError` if the operator chose to refuse what can't be stored.
         """
-        live, reader = draft.live, draft.reader
+        live, reader, request = draft.live, draft.reader, draft.request
         if draft.inquiry is not None:
             await draft.inquiry
         prompt = reader.prompt_ids if reader is not None else None
