@@ -7,7 +7,8 @@ Rules
    They are told apart by count, from the end, and only where prompt and sampled ids make up the whole; else the
    logprobs are left out, and it is said. Nothing is shifted.
 3. With `echo` and `return_token_ids` vLLM leaves the prompt's text out. A prompt of text is put back, as it was sent;
-   one of ids, whose text the engine alone has, is asked without ids instead, and the call has none.
+   one of ids, whose text the engine alone has, is asked without ids instead, and the call has none. (A text is echoed
+   in full, whatever `truncate_prompt_tokens` leaves of it. In a stream an echo has its `prompt_token_ids` in any case.)
 4. With `echo` and `max_tokens` 0 vLLM samples one token that it does not show: its id is no part of the reply.
 5. What the client did not ask for becomes null in place, as vLLM has it without the flags; no chunk is left out but
    that with usage.
@@ -59,12 +60,7 @@ def _echoes(request: Request) -> bool:
 
 def _loses_prompt(request: Request) -> bool:
     """Say if the echoed prompt could not be put back."""
-    text = _text_of(request.fields.get("prompt", NULL))
-    return _echoes(request) and not request.asked.token_ids and (text is None or _truncates(request))
-
-
-def _truncates(request: Request) -> bool:
-    return request.fields.get("truncate_prompt_tokens", NULL) != NULL
+    return _echoes(request) and not request.asked.token_ids and _text_of(request.fields.get("prompt", NULL)) is None
 
 
 def _text_of(prompt: bytes) -> bytes | None:
@@ -143,11 +139,14 @@ class VllmCompletionsReader:
         self._asked = request.asked
         self._echoes = _echoes(request)
         self._shows_nothing = self._echoes and request.fields.get("max_tokens") == b"0"
-        self._own_prompt_logprobs = request.fields.get("prompt_logprobs", NULL) != NULL
+        hidden = set() if self._asked.token_ids else {"token_ids", "prompt_token_ids"}
+        if not self._asked.logprobs:
+            # An echo's come with the prompt's own.
+            asked = request.fields.get("prompt_logprobs", NULL) != NULL
+            hidden |= {"logprobs"} if asked else {"logprobs", "prompt_logprobs"}
+        self._hidden = frozenset(hidden)
         # What an echo begins with and the flag takes out, raw.
-        self._put_back = (
-            _text_of(request.fields.get("prompt", NULL)) if self._echoes and not _truncates(request) else None
-        )
+        self._put_back = _text_of(request.fields.get("prompt", NULL)) if self._echoes else None
         self._model = None if model is None else msgspec.json.encode(model)
         self._tracks: dict[int, _Track] = {}
         # Fields of the reply that stand once: created, model, system_fingerprint; raw.
@@ -177,7 +176,8 @@ class VllmCompletionsReader:
                 return Seen(data=None, moved={name: top[name] for name in ON_THE_FINISH if name in top})
             del top["usage"]
             edited = True
-        return self._read_choices(top, choices or [], data, edited=edited)
+        hidden = self._hidden - {"prompt_token_ids"} if self._echoes else self._hidden
+        return self._read_choices(top, choices or [], data, hidden, edited=edited)
 
     def whole(self, body: bytes) -> Seen:
         """Read a whole reply; `Seen.data` is the body for the client."""
@@ -188,7 +188,7 @@ class VllmCompletionsReader:
         except ValueError as error:
             self._doubts.add(f"the body can't be read: {error}")
             return Seen(data=body)
-        seen = self._read_choices(top, choices, body, edited=self._read_top(top))
+        seen = self._read_choices(top, choices, body, self._hidden, edited=self._read_top(top))
         self._whole = seen.data
         return seen
 
@@ -251,7 +251,13 @@ class VllmCompletionsReader:
         return edited
 
     def _read_choices(
-        self, top: dict[str, bytes], choices: list[dict[str, bytes]], data: bytes, *, edited: bool
+        self,
+        top: dict[str, bytes],
+        choices: list[dict[str, bytes]],
+        data: bytes,
+        hidden: frozenset[str],
+        *,
+        edited: bool,
     ) -> Seen:
         finished: list[tuple[int, str]] = []
         sampled = False
@@ -264,7 +270,10 @@ class VllmCompletionsReader:
             if (reason := self._read_finish(track, fields)) is not None:
                 finished.append((track.index, reason))
             edited = self._echo(track, fields) or edited
-            edited = self._cut(fields) or edited
+            # What the client did not ask for.
+            found = [name for name in hidden if fields.get(name, NULL) != NULL]
+            fields.update(dict.fromkeys(found, NULL))
+            edited = edited or bool(found)
         if edited and choices:
             top["choices"] = rawjson.join_elements([rawjson.join(fields) for fields in choices])
         return Seen(
@@ -342,13 +351,3 @@ class VllmCompletionsReader:
         track.echoed = True
         fields["text"] = b'"' + self._put_back + text[1:]
         return True
-
-    def _cut(self, fields: dict[str, bytes]) -> bool:
-        """Take out of a choice what the client did not ask for, and say if anything was."""
-        hidden = [] if self._asked.token_ids else ["token_ids", "prompt_token_ids"]
-        if not self._asked.logprobs:
-            # An echo's come with the prompt's own.
-            hidden += ["logprobs"] if self._own_prompt_logprobs else ["logprobs", "prompt_logprobs"]
-        found = [name for name in hidden if fields.get(name, NULL) != NULL]
-        fields.update(dict.fromkeys(found, NULL))
-        return bool(found)
