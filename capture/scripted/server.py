@@ -66,6 +66,7 @@ class ScriptedEngine:
         self._runner: web.AppRunner | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        self._hung = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"ScriptedEngine({self.model!r}, {self.running} running)"
@@ -96,6 +97,10 @@ class ScriptedEngine:
     async def idle(self) -> None:
         """Wait until no chat request runs: what a client has left is dropped by then, and counted in `left`."""
         await self._idle.wait()
+
+    async def hung(self) -> None:
+        """Wait until the script has let a chat request hang, with all that it was to send before written."""
+        await self._hung.wait()
 
     async def close(self) -> None:
         """Stop listening and drop what runs. May be called twice."""
@@ -214,7 +219,7 @@ class ScriptedEngine:
         if failure.status is not None:
             return _refuse(failure)
         if failure.hang and not asked.stream:
-            await _for_ever()
+            await self._hang()
         given_id = request.headers.get("X-Request-Id")
         writer = self.model.write(asked, prompt, reply, created=int(time.time()), given_id=given_id)
         if asked.stream:
@@ -228,7 +233,7 @@ class ScriptedEngine:
         if failure.error_event_after_tokens is not None:
             return _json(wire.error(_ENGINE_DEAD), status=500)
         if failure.hang_after_tokens is not None:
-            await _for_ever()
+            await self._hang()
         body = msgspec.json.encode(writer.body())
         if failure.cut_after_tokens is not None:
             headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
@@ -258,7 +263,7 @@ class ScriptedEngine:
     ) -> web.StreamResponse:
         await response.prepare(request)
         if failure.hang:
-            await _for_ever()
+            await self._hang()
         for chunk in writer.opening():
             await response.write(_event(chunk))
         most = failure.after_tokens if failure.abort_after_tokens is None else None
@@ -273,7 +278,7 @@ class ScriptedEngine:
             if step.chunk is not None:
                 await response.write(_event(step.chunk))
         if failure.hang_after_tokens is not None:
-            await _for_ever()
+            await self._hang()
         if failure.cut_after_tokens is not None:
             return _cut(request, response)
         if failure.error_event_after_tokens is not None:
@@ -284,6 +289,10 @@ class ScriptedEngine:
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
         return response
+
+    async def _hang(self) -> None:
+        self._hung.set()
+        await _for_ever()
 
     async def _wait(self, tokens: int, reply: Reply) -> None:
         # At pace 0 this still lets other requests run, and a hang-up be seen.

@@ -72,13 +72,14 @@ def verdict(graph: dict[str, Any]) -> Labels:
     return Labels(
         conversations=tuple(msgspec.convert(found, ConversationLabel) for found in graph["conversations"]),
         parents={call["n"]: call["parent"] for call in graph["calls"] if call["parent"] is not None},
-        compactions={call["n"]: call["carries"] for call in graph["calls"] if call["link"] == "compaction"},
+        compactions={call["n"]: tuple(call["carries"]) for call in graph["calls"] if call["link"] == "compaction"},
     )
 
 
 def make(told: dict[str, Any], passed: Sequence[dict[str, Any]], *, labels: Labels, about: str) -> Record:
     """Make a record from a rollout and its whole calls as the control plane gives them."""
-    requests = {call["n"]: call["request"]["messages"] for call in passed}
+    asked = {call["n"]: _chat(call) for call in passed}
+    requests = {n: request["messages"] for n, request in asked.items()}
     replies = {call["n"]: _reply(call) for call in passed}
     said = [message for messages in requests.values() for message in messages]
     said += [message for message in replies.values() if message is not None]
@@ -98,7 +99,7 @@ def make(told: dict[str, Any], passed: Sequence[dict[str, Any]], *, labels: Labe
     calls: list[KeptCall] = []
     whole: dict[int, np.ndarray[Any, Any]] = {}
     for call in passed:
-        n, request, reply = call["n"], call["request"], replies[call["n"]]
+        n, request, reply = call["n"], asked[call["n"]], replies[call["n"]]
         usage = call["usage"] or {}
         calls.append(
             KeptCall(
@@ -111,7 +112,7 @@ def make(told: dict[str, Any], passed: Sequence[dict[str, Any]], *, labels: Labe
                 reply=None if reply is None else place(reply),
                 tools=canonical.tools_digest(request.get("tools")),
                 tool_names=canonical.tool_names(request.get("tools")),
-                body=hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:32],
+                body=hashlib.sha256(json.dumps(call["request"], sort_keys=True).encode()).hexdigest()[:32],
                 usage_prompt=usage.get("prompt_tokens"),
                 usage_sampled=usage.get("completion_tokens"),
                 sampling_asked=call["sampling"]["asked"],
@@ -158,10 +159,33 @@ def _first_difference(one: Any, other: Any) -> str:
     return next((f"{a}\n{b}" for a, b in pairs if a != b), f"{len(one)} and {len(other)} of them")
 
 
+def _chat(call: dict[str, Any]) -> dict[str, Any]:
+    """Return a call's request in the chat dialect: what the agent asked, or what it was translated to."""
+    request: dict[str, Any] = call["request"] if "messages" in call["request"] else call["sent"]
+    return request
+
+
 def _reply(call: dict[str, Any]) -> dict[str, Any] | None:
+    if call["dialect"] == "responses" and call["reply"] is not None:
+        return _of_items(call["reply"]["output"])
     choices = (call["reply"] or {}).get("choices") or ()
     message: dict[str, Any] | None = next((c["message"] for c in choices if c["index"] == call["choice"]), None)
     return message
+
+
+def _of_items(output: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the chat message that a response's items were made from."""
+    texts: dict[str, list[str]] = {"reasoning": [], "message": []}
+    calls = []
+    for item in output:
+        if item["type"] == "function_call":
+            name = "__".join(filter(None, (item.get("namespace"), item["name"])))
+            function = {"name": name, "arguments": item["arguments"]}
+            calls.append({"id": item["call_id"], "type": "function", "function": function})
+        else:
+            texts[item["type"]] += [part["text"] for part in item["content"]]
+    message = {"role": "assistant", "content": "".join(texts["message"]), "reasoning": "".join(texts["reasoning"])}
+    return {**message, "tool_calls": calls} if calls else message
 
 
 def _readings(passed: Sequence[dict[str, Any]]) -> dict[tuple[int, str], int]:

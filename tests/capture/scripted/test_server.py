@@ -170,6 +170,7 @@ async def test_a_hang_lasts_until_the_client_leaves(failure, stream):
             async with asyncio.timeout(0.1), chat(session, stream=stream, return_token_ids=True) as got:
                 await got.read()
         async with asyncio.timeout(1):
+            await engine.hung()
             await engine.idle()
         assert engine.left == 1
 
