@@ -13,6 +13,7 @@ SYSTEM = system("Be brief.")
 TASK = user("Make the tests pass.")
 TOOLS = ("bash", "task")
 LOOK = assistant("", ("bash", {"command": "ls -a"}))
+LONG = "a name and some numbers\n" * 120
 SUMMARY = "The parser fails on empty input; the fix goes into parse.py."
 
 
@@ -62,6 +63,29 @@ def test_a_summary_inside_a_user_message_with_turns_kept_behind_it():
     carried = user(f"The conversation before was compacted:\n\n<summary>\n{SUMMARY}\n</summary>")
     tape.say([SYSTEM, carried, TASK, *history[-2:]], assistant("Done."), tools=TOOLS)
     assert links(tape)[1:] == [("exact", 0, ()), ("root", None, ()), ("compaction", 1, (2,))]
+
+
+def test_a_summariser_that_is_shown_what_came_before_the_kept_turn_and_no_more():
+    """pi does it: a long result cut short, arguments as `name="text"`, and of the kept turn nothing."""
+    shown = {
+        "cut short": "[Tool result]: " + LONG[:2_000] + "\n\n[... 900 more characters truncated]",
+        "its own spelling": '[Assistant tool calls]: bash(command="ls -a")',
+        "neither": "[User]: Make the tests pass.",
+    }
+    found = {}
+    for name, text in shown.items():
+        tape = Tape()
+        tape.say([SYSTEM, TASK], LOOK, tools=TOOLS)
+        history = [SYSTEM, TASK, LOOK, result(LONG, LOOK)]
+        then = assistant("", ("bash", {"command": "cat parse.py"}), ids="then")
+        tape.say(history, then, tools=TOOLS)
+        kept = [then, result("def parse(): ...", then)]
+        tape.say([system("You summarise."), user(text)], assistant(SUMMARY))
+        carried = user(f"What came before:\n\n<summary>\n{SUMMARY}\n</summary>")
+        tape.say([SYSTEM, carried, *kept], assistant("Done."), tools=TOOLS)
+        found[name] = links(tape)[-1]
+    compaction = ("compaction", 1, (2,))
+    assert found == {"cut short": compaction, "its own spelling": compaction, "neither": ("root", None, ())}
 
 
 def test_a_kept_turn_with_a_long_text_is_carried_by_nothing():

@@ -76,6 +76,13 @@ def test_causes_in_a_reply(echo, offset, new, expected):
     assert cause(said(), echo, lost=WHOLE[offset:], offset=offset, new=ids(*new)) == expected
 
 
+def test_a_blank_line_before_a_call_that_an_agent_leaves_out_is_no_change():
+    whole, echo = said('{ "a" : 1 }', text="\n\n"), said('{"a":1}')
+    assert cause(whole, echo, lost=WHOLE[7:], offset=7, new=ids(131, 7, 2)) == "arguments_reserialised"
+    assert cause(whole, said('{"a":2}'), lost=WHOLE[7:], offset=7, new=ids(131, 7, 2)) == "unknown"
+    assert cause(said(text="I look."), said(), lost=WHOLE[7:], offset=7, new=ids(131, 7, 2)) == "unknown"
+
+
 def test_without_thinking_a_break_at_once_is_the_tokeniser():
     reply = said(reasoning="")
     assert cause(reply, reply, lost=WHOLE[5:], offset=0, new=ids(6, 131, 7, 2)) == "text_retokenised"
