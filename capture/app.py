@@ -265,7 +265,9 @@ class Appliance:
         if route.kind == "stored" and route.dialect in self.dialects:
             return _json(retrieved(await self._calls.stored(live, route.target)))
         if route.kind == "relay":
-            return await relay.forward(self._calls, incoming, live, route.target, max_body=limit)
+            query = paths.without_key(incoming.rel_url.raw_query_string)
+            where = f"{route.target}?{query}" if query else route.target
+            return await relay.forward(self._calls, incoming, live, where, max_body=limit)
         if route.kind == "models":
             names = dict.fromkeys([*filter(None, [live.rules.model]), *self.fleet.models])
             return _json(dialect.models([self._card(name) for name in names]))

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from capture import admission, clock
 from capture.dialects.base import NO_TARGET, Dialect, Earlier, Target
@@ -27,6 +27,11 @@ from capture.upstream import Engine
 from graph.records import Notice
 
 Headers = Sequence[tuple[str, str]]
+Made = TypeVar("Made")
+
+ASIDE_FROM = 2**20
+"""Bytes of a request's body from which it is read in a thread. That takes about 10 ms a MiB, in which no other call is
+served: a conversation with pictures would hold up all others for seconds. Below, a thread costs more than it saves."""
 
 
 class Calls:
@@ -70,7 +75,8 @@ class Calls:
         arrived, started_at, start = live.tick(), clock.now(), time.monotonic()
         request, failure = None, None
         try:
-            request = dialect.read(body, target=target, earlier=await self._earlier(live, dialect, body))
+            earlier = await self._earlier(live, dialect, body)
+            request = await _aside(body, lambda: dialect.read(body, target=target, earlier=earlier))
         except ClientError as error:
             failure = error
         draft = Draft(
@@ -123,7 +129,12 @@ class Calls:
         try:
             draft.engines = self._order(live)
             engine = draft.engines[0]
-            draft.admitted = self._admitted(draft, engine)
+            draft.admitted = await _aside(draft.body, lambda: self._admitted(draft, engine))
+        except asyncio.CancelledError:
+            # The agent hung up meanwhile: nothing was sent, but the call has its number and its place.
+            draft.fail(ClientError("client_gone", "The client hung up.", status=499), status="aborted")
+            self.concluding(draft, delivered=False)
+            raise
         except TreeringError as error:
             if error.code == "media_url_refused":
                 if draft.dialect != "chat":
@@ -253,3 +264,8 @@ class Calls:
 
     def _notice(self, draft: Draft, code: str, data: dict[str, Any]) -> None:
         self._store.notice(draft.live.id, Notice(code=code, at=clock.now(), calls=(draft.n,), data=data))
+
+
+async def _aside(body: bytes, work: Callable[[], Made]) -> Made:
+    """Do what takes as long as the body is large, in a thread where that is long."""
+    return await asyncio.to_thread(work) if len(body) >= ASIDE_FROM else work()

@@ -128,5 +128,10 @@ def find_secret(headers: Mapping[str, str], query: str, route: Route) -> str | N
     return route.secret
 
 
+def without_key(raw_query: str) -> str:
+    """Return a query, as it stood on the wire, without the places where a secret is looked for."""
+    return "&".join(pair for pair in raw_query.split("&") if unquote(pair.partition("=")[0]) != "key")
+
+
 def _bare(path: tuple[str, ...]) -> tuple[str, ...]:
     return path[1:] if path[0] == "v1" and len(path) > 1 else path

@@ -38,6 +38,9 @@ SPOOL_EVERY_S = 1.0
 ABORT_RETRY_S = 2.0
 """`Retry-After` when the engine broke a reply off while pausing or shutting down."""
 
+CODINGS = ("identity", "gzip", "deflate", "zstd")
+"""Codings of a body that our HTTP library undoes, both ways (aiohttp 3.14; it would need one more package for `br`)."""
+
 _CUT = (aiohttp.ClientPayloadError, aiohttp.ServerConnectionError)
 
 
@@ -162,7 +165,7 @@ class _Relay:
     async def _stream(self, answer: aiohttp.ClientResponse) -> web.StreamResponse:
         recorder = self._recorder
         recorder.answered(answer.status)
-        response = web.StreamResponse(status=answer.status, headers=_headers(answer))
+        response = web.StreamResponse(status=answer.status, headers=_headers(answer, as_came=self._as_came))
         if self._draft.translator is not None:
             response.headers["Content-Type"] = self._draft.translator.stream_type
         try:
@@ -248,7 +251,9 @@ class _Relay:
                 status=503,
                 retry_after_s=ABORT_RETRY_S,
             )
-        response = web.Response(body=recorder.release(), status=answer.status, headers=_headers(answer))
+        response = web.Response(
+            body=recorder.release(), status=answer.status, headers=_headers(answer, as_came=self._as_came)
+        )
         try:
             await response.prepare(self._incoming)
             await response.write_eof()
@@ -289,12 +294,26 @@ class _Relay:
         self._calls.mark(self._draft, delivered=False)
 
     @property
+    def _as_came(self) -> bool:
+        return self._draft.translator is None
+
+    @property
     def _gone(self) -> bool:
         return self._incoming.transport is None or self._incoming.transport.is_closing()
 
 
 async def read_body(incoming: web.Request, limit: int) -> bytes:
-    """Read a request's body, decompressed. Raises `ClientError`: 413 `body_too_large`, 400 `body_incomplete`."""
+    """Read a request's body, decompressed.
+
+    Raises `ClientError`: 415 `coding_unknown`, 413 `body_too_large`, 400 `body_incomplete`.
+    """
+    if incoming.headers.get("Content-Encoding", "identity").strip().lower() not in CODINGS:
+        raise ClientError(
+            "coding_unknown",
+            f"A body in the coding {incoming.headers['Content-Encoding'][:80]!r} can't be read.",
+            hint=f"Send it as it is, or in one of these: {', '.join(CODINGS[1:])}.",
+            status=415,
+        )
     too_large = ClientError(
         "body_too_large",
         f"The request's body is larger than {limit} bytes.",
@@ -333,5 +352,11 @@ def _refuse_auth(status: int) -> None:
         )
 
 
-def _headers(answer: aiohttp.ClientResponse) -> CIMultiDict[str]:
-    return CIMultiDict(admission.reply_headers(answer.headers.items()))
+def _headers(answer: aiohttp.ClientResponse, *, as_came: bool = True) -> CIMultiDict[str]:
+    """Return the headers for the agent; `as_came`: the body's bytes are the engine's."""
+    headers = CIMultiDict(admission.reply_headers(answer.headers.items()))
+    coding = answer.headers.get("Content-Encoding", "identity")
+    if as_came and coding.strip().lower() not in CODINGS:
+        # Not undone on the way (`gzip, gzip`): the bytes go on as they are, and so does what says how to read them.
+        headers["Content-Encoding"] = coding
+    return headers

@@ -3,7 +3,7 @@
 import pytest
 from multidict import CIMultiDict
 
-from capture.paths import Route, find_secret, locate
+from capture.paths import Route, find_secret, locate, without_key
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,11 @@ def test_an_authorisation_that_shows_no_key_is_none(value: str) -> None:
 
 def test_the_scheme_is_read_without_regard_to_case() -> None:
     assert find_secret(CIMultiDict({"authorization": "bearer k"}), "", Route(kind="call")) == "k"
+
+
+@pytest.mark.parametrize(
+    ("query", "left"),
+    [("", ""), ("a=%2F+&b", "a=%2F+&b"), ("key=s", ""), ("a=1&key=s&b=2", "a=1&b=2"), ("k%65y=s&keys=1", "keys=1")],
+)
+def test_a_querys_key_goes_no_further(query: str, left: str) -> None:
+    assert without_key(query) == left
