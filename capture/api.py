@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from capture import answers, guard
+from capture import answers, guard, resume
 from capture.errors import ClientError
 from capture.settings import parse_address
 from capture.store.base import Entry, Exchange, Query
@@ -81,6 +81,8 @@ def routes(appliance: Appliance) -> list[web.RouteDef]:
         web.get("/rollouts/{id}/graph", api.graph),
         web.get("/rollouts/{id}/findings", api.findings),
         web.get("/rollouts/{id}/sequences", api.sequences),
+        web.get("/rollouts/{id}/replay", api.replay),
+        web.get("/rollouts/{id}/replay/{k}", api.seed),
         web.get("/rollouts/{id}/calls", api.calls),
         web.get("/rollouts/{id}/calls/{n}", api.call),
         web.post("/rollouts/{id}/close", api.close),
@@ -192,6 +194,22 @@ class _Api:
         exchange = await self._appliance.store.exchange(name, n)
         text = kept.reply.text if kept.reply is not None else None
         return await self._shaped(request, graph, lambda of: _whole(of, n, text, exchange))
+
+    async def replay(self, request: web.Request) -> web.StreamResponse:
+        asked = answers.query(request, {"saved": answers.flag})
+        graph = await self._graph(request)
+        if not asked.get("saved"):
+            return await self._shaped(request, graph, resume.listed)
+        line = await resume.line(self._appliance.store, graph)
+        return answers.answer(request, line)
+
+    async def seed(self, request: web.Request) -> web.StreamResponse:
+        asked = answers.query(request, {"instruction": answers.text})
+        graph = await self._graph(request)
+        form = await resume.seed(
+            self._appliance.store, graph, request.match_info["k"], instruction=asked.get("instruction")
+        )
+        return answers.answer(request, form)
 
     async def close(self, request: web.Request) -> web.StreamResponse:
         answers.query(request, {})

@@ -222,6 +222,28 @@ VERBS: tuple[Verb, ...] = (
         arguments=(_ID, _URL),
         settings=_CONTROL,
     ),
+    Verb(
+        name="replay",
+        help="List a rollout's resume points; print the seed at one; or draw one from saved rollouts.",
+        run="capture.commands.replay:replay",
+        arguments=(
+            Argument(name="id", optional=True, help="The rollout's id. Left out with --from."),
+            Argument(name="--at", metavar="K", help="Print the seed at point K, or at the end: whole."),
+            Argument(name="--instruction", metavar="TEXT", help="A user message behind the seed."),
+            Argument(name="--out", metavar="FILE", help="Write the seed there instead of to stdout."),
+            Argument(name="--save", metavar="FILE", help="Add the rollout to a file of saved ones, as a line."),
+            Argument(name="--from", metavar="FOLDER", help="Draw from the saved rollouts there (*.jsonl, step_N/)."),
+            Argument(name="--group", metavar="NAME", help="The group that the seed is for: each draws one."),
+            Argument(name="--rollout", metavar="ID", repeatable=True, help="Only from this one, a replay or not."),
+            Argument(name="--kind", metavar="KIND", repeatable=True, help="Only points of this kind."),
+            Argument(name="--label", metavar="KEY=VALUE", repeatable=True, help="Only rollouts with this label."),
+            Argument(name="--least-reward", kind="number", metavar="NUMBER", help="Only rollouts with this or more."),
+            Argument(name="--most-reward", kind="number", metavar="NUMBER", help="Only rollouts with this or less."),
+            _JSON,
+            _URL,
+        ),
+        settings=_CONTROL,
+    ),
     *(
         Verb(
             name=f"agents {name}",

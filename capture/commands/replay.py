@@ -1,0 +1,94 @@
+"""`treering replay`: resume points and seeds, of a stored rollout or of saved ones."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from capture import replay as saved_rollouts
+from capture import resume, terminal
+from capture.cli import Given
+from capture.client import Client, control_url, decode, find_key, segment
+from capture.errors import UsageError
+from graph import saved
+
+_OF_SAVED = ("group", "rollout", "kind", "label", "least_reward", "most_reward")
+
+
+def replay(given: Given) -> int:
+    """List a rollout's resume points, print the seed at one, save it, or draw a seed from saved rollouts."""
+    asked = given.arguments
+    if (asked["id"] is None) == (asked["from"] is None):
+        raise UsageError("replay takes a rollout's ID, or --from FOLDER", hint="treering replay --help says more")
+    if asked["from"] is not None:
+        if asked["at"] is not None or asked["save"] is not None:
+            raise UsageError("--at and --save go with a rollout's ID")
+        if asked["group"] is None:
+            raise UsageError("--from takes --group NAME: a seed is drawn once for each group")
+        return _write(asked, _drawn(asked))
+    if wrong := [name for name in _OF_SAVED if asked[name] is not None]:
+        raise UsageError(f"--{wrong[0].replace('_', '-')} goes with --from FOLDER")
+    if asked["at"] is None and (asked["instruction"] is not None or asked["out"] is not None):
+        raise UsageError("--instruction and --out go with --at")
+    client = Client(asked["url"] or control_url(given.settings), key=find_key(given.settings))
+    path = f"/rollouts/{segment(asked['id'])}/replay"
+    if asked["save"] is not None:
+        line = msgspec.json.decode(client.request("GET", path, query={"saved": 1}), type=saved.Saved)
+        try:
+            saved_rollouts.append(Path(asked["save"]), line)
+        except OSError as error:
+            raise UsageError(f"--save: {error}") from error
+        sys.stderr.write(f"{line.rollout}: {len(line.points)} points\n")
+    if asked["at"] is not None:
+        seed = client.request("GET", f"{path}/{segment(asked['at'])}", query={"instruction": asked["instruction"]})
+        return _write(asked, seed)
+    if asked["save"] is None:
+        answer = client.request("GET", path)
+        sys.stdout.write(answer.decode() + "\n" if asked["json"] else _table(decode(answer)))
+    return 0
+
+
+def _drawn(asked: dict[str, Any]) -> bytes:
+    labels = None
+    if asked["label"] is not None:
+        pairs = [text.partition("=") for text in asked["label"]]
+        if any(not sign for _, sign, _ in pairs):
+            raise UsageError("--label is written KEY=VALUE")
+        labels = tuple((name, value) for name, _, value in pairs)
+    try:
+        filter_ = saved_rollouts.Filter(
+            rollouts=None if asked["rollout"] is None else tuple(asked["rollout"]),
+            kinds=None if asked["kind"] is None else tuple(asked["kind"]),
+            labels=labels,
+            least_reward=asked["least_reward"],
+            most_reward=asked["most_reward"],
+        )
+    except ValueError as error:
+        raise UsageError(f"--kind: {error}") from error
+    buffer = saved_rollouts.Buffer(Path(asked["from"]), filter=filter_)
+    return msgspec.json.encode(resume.form(buffer.draw(asked["group"], instruction=asked["instruction"])))
+
+
+def _write(asked: dict[str, Any], seed: bytes) -> int:
+    """Write a seed to a file, which has no limit of size as an environment variable has, or to stdout."""
+    if asked["out"] is None:
+        sys.stdout.write(seed.decode() + "\n")
+        return 0
+    try:
+        Path(asked["out"]).write_bytes(seed + b"\n")
+    except OSError as error:
+        raise UsageError(f"--out: {error}") from error
+    told = decode(seed)
+    sys.stderr.write(f"{told['rollout']} at {told['k']}: {len(told['messages'])} messages, awaits {told['awaits']}\n")
+    return 0
+
+
+def _table(told: dict[str, Any]) -> str:
+    rows = [
+        (str(each["k"]), ", ".join(each["kinds"]), each["call"], each["n_messages"], each["awaits"])
+        for each in told["points"]
+    ]
+    return terminal.table((">k", "kinds", ">call", ">messages", "awaits"), rows) + "\n"
