@@ -62,10 +62,10 @@ def _opening_in(facts: Flows, flow: Flow, read: list[str]) -> Flow | None:
     """Return a conversation whose opening this one's prompt quotes, or is a part of (the task without what an agent
     puts around it)."""
     for other in facts.flows:
-        if other.n == flow.n or not other.last:
+        if other.n == flow.n:
             continue
-        part = len(flow.last) >= CHARS and any(stands(flow.last, text) for text in other.opening)
-        if part or any(quotes(text, other.last) for text in read):
+        part = any(len(asked) >= CHARS and stands(asked, text) for asked in flow.asks for text in other.opening)
+        if part or any(quotes(text, asked) for asked in other.asks for text in read):
             return other
     return None
 

@@ -27,6 +27,8 @@ CHARS = 16
 """A text this long stands in another by more than chance (the same bound as a compaction's)."""
 
 _BORDER = re.compile(r"<[^<>]*>|\n")
+_BLOCK_IN_FRONT = re.compile(r"\s*<([\w-]+)>.*?</\1>\s*", re.DOTALL)
+_TAG_BEHIND = re.compile(r"</([\w-]+)>\s*\Z")
 
 
 def stands(text: str, within: str) -> bool:
@@ -47,6 +49,21 @@ def quotes(within: str, text: str) -> bool:
     if stands(text, within):
         return True
     return bool(text) and text in within and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", within) is not None
+
+
+def bare(text: str) -> str:
+    """Return a text without the tagged blocks (`<reminder>…</reminder>`) at its two ends: what agents put around a
+    prompt within the same message. A text that is nothing else stays as it is."""
+    left = text
+    while (block := _BLOCK_IN_FRONT.match(left)) is not None:
+        left = left[block.end() :]
+    # A block ends where the text does, so it is looked for from the last place where its tag opens.
+    while (tag := _TAG_BEHIND.search(left)) is not None:
+        at = left.rfind(f"<{tag[1]}>")
+        if at < 0:
+            break
+        left = left[:at]
+    return left.strip() or text.strip()
 
 
 class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +102,9 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     # Texts of the user messages before the first reply that was sampled, and the digest of the last of them.
     opening: tuple[str, ...]
     key: bytes
+    # What the last of them may have been for whoever wrote it: all of it, or what is left without the blocks that the
+    # agent put around it (claude-code's reminders). None where it is empty.
+    asks: tuple[str, ...]
     # Text and end of its latest reply.
     final: str
     final_ended: int | None
@@ -95,11 +115,6 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     carried_by: tuple[int, ...]
     # Calls, and the characters of the longest prompt: what breaks the last tie.
     size: tuple[int, int]
-
-    @property
-    def last(self) -> str:
-        """The last message of the opening."""
-        return self.opening[-1].strip() if self.opening else ""
 
 
 class Flows:
@@ -181,6 +196,7 @@ def _flows(forest: Forest) -> Iterator[Flow]:
             arrived=first.arrived,
             opening=tuple(message.text for message in opening),
             key=opening[-1].digest if opening else b"",
+            asks=_asks(opening[-1].text) if opening else (),
             final=last.reply.text if last is not None and last.reply is not None else "",
             final_ended=last.ended if last is not None else None,
             goes_on=any(forest.links[m].kind in {"exact", "drift"} or m in forest.brought_back for m in calls),
@@ -188,6 +204,10 @@ def _flows(forest: Forest) -> Iterator[Flow]:
             carried_by=tuple(sorted(by for m in calls for by in carried.get(m, ()) if by not in members[root])),
             size=(len(calls), max(sum(len(message.text) for message in forest.calls[m].messages) for m in calls)),
         )
+
+
+def _asks(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(asked for asked in (text.strip(), bare(text)) if asked))
 
 
 def _kept(forest: Forest, root: int) -> int:

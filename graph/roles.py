@@ -180,7 +180,7 @@ def judge(forest: Forest) -> Judged:
 
 def _subagent(facts: Flows, flow: Flow) -> Verdict | None:
     before = [use for use in facts.uses if use.conversation != flow.n and use.shown < flow.arrived]
-    in_arguments = [use for use in before if _in_arguments(flow.last, use)]
+    in_arguments = [use for use in before if any(_in_arguments(text, use) for text in flow.asks)]
     shown = bool(in_arguments) and not _stood_before(facts, flow, in_arguments)
     # By a result alone, which may hold a text by chance, only what had ended.
     by_result = _by_result(
@@ -206,8 +206,6 @@ def _subagent(facts: Flows, flow: Flow) -> Verdict | None:
 
 
 def _in_arguments(text: str, use: ToolUse) -> bool:
-    if not text:
-        return False
     return text in use.values or (len(text) >= CHARS and any(text in value for value in use.values))
 
 
@@ -216,7 +214,7 @@ def _stood_before(facts: Flows, flow: Flow, uses: Iterable[ToolUse]) -> bool:
     first = min(use.shown for use in uses)
     # Equal where the call that a stream of arguments answers is the other conversation's first.
     openings = (text for other in facts.flows if other.n != flow.n and other.arrived <= first for text in other.opening)
-    return any(stands(flow.last, text) for text in openings)
+    return any(stands(asked, text) for text in openings for asked in flow.asks)
 
 
 def _by_result(facts: Flows, flow: Flow, uses: list[ToolUse], *, short: bool) -> tuple[ToolUse, Result] | None:

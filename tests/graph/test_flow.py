@@ -2,7 +2,7 @@
 
 import pytest
 
-from graph.flow import quotes, stands
+from graph.flow import bare, quotes, stands
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,21 @@ def test_a_short_text_stands_as_a_whole_line_and_a_long_one_anywhere(text, withi
 )
 def test_a_quotation_is_set_off(within, text, does):
     assert quotes(within, text) is does
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("Find it.", "Find it."),
+        ("<r>\nBe kind.\n</r>\n\nFind it.", "Find it."),
+        ("<r>One.</r><r>Two.</r>\nFind it.\n<s>Three.</s>\n", "Find it."),
+        ("Find <b>it</b> here.", "Find <b>it</b> here."),
+        ("<r>Find it.</r>", "<r>Find it.</r>"),
+        ("<r>open, Find it.", "<r>open, Find it."),
+        ("Find it, closed.</r>", "Find it, closed.</r>"),
+        ("a < b > c", "a < b > c"),
+        ("", ""),
+    ],
+)
+def test_what_an_agent_puts_around_a_prompt_is_taken_off(text, left):
+    assert bare(text) == left

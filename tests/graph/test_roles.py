@@ -270,6 +270,33 @@ def test_equal_subagents_are_each_their_own():
     ]
 
 
+REMINDER = "<system-reminder>\nBe careful with files.\n</system-reminder>\n\n"
+
+
+def test_a_prompt_is_known_behind_what_its_agent_puts_in_front():
+    """claude-code joins its reminders and the prompt in one user message; its title call leaves them out."""
+    tape = Tape()
+    opening = [system("You work."), user(REMINDER + TASK)]
+    asks = assistant("", ("task", {"prompt": PROMPT}))
+    tape.say([system("You name."), user(TASK)], assistant("Passing tests"))
+    tape.say(opening, asks, tools=("task",))
+    tape.say([user(REMINDER + PROMPT)], assistant("Two."))
+    tape.say([*opening, asks, result("ERROR: nothing came back", asks)], assistant("Done."), tools=("task",))
+    graph = tape.graph()
+    assert roles(graph) == [("auxiliary", "title"), ("main", None), ("subagent", None)]
+    assert rules(graph, 2) == ["prompt_in_arguments"]
+
+
+def test_the_task_behind_a_reminder_stood_in_the_opening_before():
+    tape = Tape()
+    opening = [system("You work."), user(REMINDER + TASK)]
+    asks = assistant("", ("task", {"prompt": TASK}))
+    tape.say(opening, asks, tools=("task",))
+    tape.say([system("You name."), user(TASK)], assistant("Passing tests"))
+    tape.say([*opening, asks, result("It is done now.", asks)], assistant("Done."), tools=("task",))
+    assert roles(tape.graph()) == [("main", None), ("auxiliary", "title")]
+
+
 def streaming(tape: Tape, n: int) -> None:
     """Make a call a stream that ends behind the arrival of all that the tape holds by now."""
     tape.calls[n] = replace(tape.calls[n], streamed=True, ended=tape.clock + 1)
