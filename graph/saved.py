@@ -4,8 +4,8 @@ Two forms are read:
 - our own: messages and tool lists once each, and for every resume point the places of its messages among them;
 - verifiers' trace (verifiers 0.4.0): a forest of messages, each node with its parent's place. Its points are found
   here, by the rules of `graph.surgery`: behind the last of a reply's tool results, around a `compaction` edge, and
-  where a node has several children. Main is the tree of the first node, and every tree that a compaction or a continuation
-  leads to from there; trees that a `subagent_call` leads to, and anything else, are not.
+  where a node has several children. Main is the tree of the first node, and every tree that a compaction or a
+  continuation leads to from there; trees that a `subagent_call` leads to, and anything else, are not.
 
 Lines are decoded narrowly: what isn't read may have any form.
 """
