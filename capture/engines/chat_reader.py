@@ -86,6 +86,8 @@ class ChatReader:
 
     # Fields that say more of a finish, and what a whole reply has where a stream did not say.
     _beside_finish: ClassVar[dict[str, bytes]] = {}
+    # Whether chunks say `"usage": null` only where usage is asked for.
+    _null_usage_is_ours: ClassVar[bool] = True
     # Fields that stand on the last chunk, be that the finish or usage.
     _on_the_last: ClassVar[tuple[str, ...]] = ()
 
@@ -137,8 +139,7 @@ class ChatReader:
                 finished.append((track.index, reason))
             cut = self._cut(fields) or cut
         cut_beside = self._beside(top)
-        if "usage" in top and not self._asked.usage:
-            # Where usage is asked for, some engines say null in every other chunk.
+        if not self._asked.usage and (top.get("usage", NULL) != NULL or ("usage" in top and self._null_usage_is_ours)):
             cut_beside = top.pop("usage") != NULL or cut_beside
             edited = True
         if choices == [] and cut_beside and not self._tells(top):

@@ -86,6 +86,8 @@ class SglangReader(ChatReader):
     """Reads one reply of SGLang's chat completions."""
 
     _beside_finish: ClassVar[dict[str, bytes]] = {"matched_stop": NULL}
+    # The rarer chunks say it always.
+    _null_usage_is_ours = False
 
     def __init__(self, request: Request, *, model: str | None = None) -> None:
         super().__init__(request, model=model)
