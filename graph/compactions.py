@@ -239,9 +239,14 @@ class Trees:
         if before is None:
             return 0
         evidence = _holds(call.messages, replies.calls[before].reply, replies.calls[before])
-        if not evidence and kept is not None and (parent := self._parent.get(kept)) is not None:
-            evidence = _holds(call.messages, replies.calls[parent].reply, replies.calls[kept])
-        return evidence
+        if evidence or kept is None:
+            return evidence
+        if (parent := self._parent.get(kept)) is not None:
+            return _holds(call.messages, replies.calls[parent].reply, replies.calls[kept])
+        # Every turn was kept (qwen-code does it where the first is a long one): what came before is the opening.
+        opening = replies.opening_of(kept)
+        asked = next((m for m in replies.calls[kept].messages if opening and m.digest == opening[-1]), None)
+        return len(asked.text.strip()) if asked is not None and _stands(asked.text.strip(), call.messages) else 0
 
 
 _BORDER = re.compile(r"<[^<>]*>|\n")

@@ -9,6 +9,7 @@ from capture.agents.codex import codex
 from capture.agents.gemini_cli import gemini_cli
 from capture.agents.opencode import opencode
 from capture.agents.pi import pi
+from capture.agents.qwen_code import qwen_code
 from capture.agents.recipe import CONTEXT, OUTPUT, SECRET, TASK, Recipe, text
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "gemini_cli",
     "opencode",
     "pi",
+    "qwen_code",
     "text",
 ]

@@ -39,6 +39,11 @@ def pi(given: Given) -> int:
     return _show(given, agents.pi)
 
 
+def qwen_code(given: Given) -> int:
+    """Print qwen-code's recipe."""
+    return _show(given, agents.qwen_code)
+
+
 def _show(given: Given, recipe_of: Callable[..., agents.Recipe]) -> int:
     """Print an agent's configuration, environment and command line."""
     asked = given.arguments

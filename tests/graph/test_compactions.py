@@ -88,6 +88,16 @@ def test_a_summariser_that_is_shown_what_came_before_the_kept_turn_and_no_more()
     assert found == {"cut short": compaction, "its own spelling": compaction, "neither": ("root", None, ())}
 
 
+def test_a_summariser_that_is_shown_the_task_and_no_more_when_every_turn_is_kept():
+    """qwen-code does it, where the first turn is a long one."""
+    for shown, expected in ((TASK, ("compaction", 0, (1,))), (user("Write a poem."), ("root", None, ()))):
+        tape = Tape()
+        kept = begin(tape)[2:]
+        tape.say([system("You summarise."), shown, user("Now summarise.")], assistant(SUMMARY))
+        tape.say([SYSTEM, user(SUMMARY), assistant("Got it!"), *kept], assistant("Done."), tools=TOOLS)
+        assert links(tape)[-1] == expected
+
+
 def test_a_kept_turn_with_a_long_text_is_carried_by_nothing():
     tape = Tape()
     history = begin(tape)

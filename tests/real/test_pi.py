@@ -109,7 +109,7 @@ def test_drift_has_the_cause_that_the_messages_show(pi):
     """pi writes arguments its own way, and keeps the blank line before a tool call as content unless it is all there
     is; the template puts in another newline behind it."""
     first, second, third, _ = pi.main
-    assert pi.seen.causes == {second: "arguments_reserialised", third: "text_retokenised"}
+    assert pi.seen.causes == {second: "arguments_reserialised", third: "turn_boundary"}
     echo = pi.seen.request(second)["messages"][2]
     assert (echo["content"], pi.seen.reply(first)["content"]) == (None, "\n\n")
 
