@@ -81,6 +81,8 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     removed: tuple[str, ...] = ()
     # Names of the fields that capture asks with.
     injected: tuple[str, ...] = ()
+    # Of the body: its top-level keys with their values as raw JSON.
+    fields: dict[str, bytes] = {}
 
 
 def admit(
@@ -130,12 +132,14 @@ def admit(
 
     injected = adapter.inject(request)
     changes.update({name: value for name, value in injected.items() if name not in without})
+    fields = with_fields(request.fields, changes)
     return Admitted(
-        body=join(with_fields(request.fields, changes)),
+        body=join(fields),
         sampling=sampling,
         reply_model=reply_model,
         removed=removed,
         injected=tuple(injected),
+        fields=fields,
     )
 
 

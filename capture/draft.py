@@ -14,7 +14,7 @@ from capture.engines.base import Choice, Reader
 from capture.errors import TreeringError
 from capture.live import Live
 from capture.recorder import Recorder
-from capture.store.base import Delta, Exchange, Record, Spool
+from capture.store.base import Delta, Exchange, Parts, Record, Spool
 from capture.upstream import Engine
 from graph.records import Call, Status, Weights
 
@@ -201,6 +201,22 @@ class Draft:
             return lengths[choice.index]
         return total - sum(lengths.values()) + lengths[choice.index]
 
+    def parts(self) -> Parts | None:
+        """Return the request as it was taken apart, None where it isn't the engine's own dialect, or no strict JSON."""
+        request = self.request
+        if request is None or request.elements is None or request.undecoded is not None or self.translator is not None:
+            return None
+        if request.repairs or self.dialect != "chat" or not all(map(str.isascii, request.fields)):
+            # Half a surrogate pair in a name is read, and no strict JSON; any other odd name is left out with it.
+            return None
+        return Parts(
+            fields=request.fields,
+            elements=[one.raw for one in request.elements],
+            names=[one.name for one in request.elements],
+            messages=request.messages,
+            sent=self.admitted.fields if self.admitted is not None else None,
+        )
+
     def _exchange(self) -> Exchange:
         reader = self.reader
         error: dict[str, Any] | None = None
@@ -214,6 +230,7 @@ class Draft:
         undecoded = "\n".join(reader.undecoded) if reader is not None else ""
         return Exchange(
             request=self.body,
+            parts=self.parts(),
             sent=self.admitted.body if self.admitted else None,
             reply=reply,
             error=error,

@@ -6,12 +6,14 @@ names those bytes, a digest that key order and spaces don't change, and where a 
 to fetch.
 
 Kept by the bytes themselves, not by a digest of them: a look-up is a hash of the bytes and one comparison (some 0.1 ms
-for a prompt of 16,000 tokens), a BLAKE2 of them would be four times that. Used on the event loop alone, so no lock.
+for a prompt of 16,000 tokens), a BLAKE2 of them would be four times that. Safe to use from several threads, since long
+requests are read aside.
 """
 
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import OrderedDict
 from typing import Any
 
@@ -62,6 +64,7 @@ class Elements:
         self._kept: OrderedDict[bytes, Element] = OrderedDict()
         self._tools: OrderedDict[bytes, Tools] = OrderedDict()
         self._room = kept_bytes
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<Elements {len(self._kept)} messages, {len(self._tools)} tool lists, room for {self._room} bytes>"
@@ -76,25 +79,29 @@ class Elements:
 
     def maybe_tools(self, raw: bytes) -> Tools | None:
         """Read a tool list; None where strict JSON can't read it."""
-        found = self._tools.get(raw)
-        if found is not None:
-            self._tools.move_to_end(raw)
-            return found
+        with self._lock:
+            found = self._tools.get(raw)
+            if found is not None:
+                self._tools.move_to_end(raw)
+                return found
         try:
             value = msgspec.json.decode(raw)
             named = digest(msgspec.json.encode(value, order="sorted"))
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError):
             return None
         found = Tools(raw=raw, value=named, digest=canonical.tools_digest(value), names=canonical.tool_names(value))
-        self._tools[raw] = found
-        self._spend(len(raw))
+        with self._lock:
+            if raw not in self._tools:
+                self._tools[raw] = found
+                self._spend(len(raw))
         return found
 
     def _message(self, raw: bytes) -> Element:
-        found = self._kept.get(raw)
-        if found is not None:
-            self._kept.move_to_end(raw)
-            return found
+        with self._lock:
+            found = self._kept.get(raw)
+            if found is not None:
+                self._kept.move_to_end(raw)
+                return found
         value = msgspec.json.decode(raw)
         found = Element(
             raw=raw,
@@ -103,8 +110,10 @@ class Elements:
             message=canonical.from_chat(value),
             fetched=fetched(value),
         )
-        self._kept[raw] = found
-        self._spend(len(raw))
+        with self._lock:
+            if raw not in self._kept:
+                self._kept[raw] = found
+                self._spend(len(raw))
         return found
 
     def _spend(self, size: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from graph.records import Call, FloatArray, IntArray, Notice, Rollout
+from graph.records import Call, FloatArray, IntArray, Message, Notice, Rollout
 
 FORMAT_VERSION = 1
 """Version of the stored format; a store with a higher one is refused, a lower one climbs the ladder of migrations."""
@@ -50,6 +50,20 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
 
 
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as somebody has taken it apart already, so that the store needn't; only of one that is strict JSON."""
+
+    # Top-level keys in order, values as raw JSON.
+    fields: dict[str, bytes]
+    # The raw elements of `fields["messages"]`, and the digest of each (`store.contents.digest`).
+    elements: list[bytes]
+    names: list[bytes]
+    # The same in canonical form.
+    messages: tuple[Message, ...]
+    # As `fields`, of what the engine got.
+    sent: dict[str, bytes] | None = None
+
+
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """What passed, as JSON text. Equal as JSON to the original; key order and numbers are kept."""
 
@@ -67,6 +81,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     undecoded: bytes | None = None
     # Each with the keys at (ISO 8601) and complete (bool).
     deliveries: tuple[dict[str, Any], ...] = ()
+    # Of `request` (and `sent`), handed over and not stored.
+    parts: Parts | None = None
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,8 +179,8 @@ class Store(Protocol):
     async def delete(self, rollout: str) -> bool:
         """Remove a rollout, its calls, and the content that only it used; False if there is none such."""
 
-    def begin(self, rollout: str, call: Call, request: bytes) -> None:
-        """Note that a call runs."""
+    def begin(self, rollout: str, call: Call, request: bytes, *, parts: Parts | None = None) -> None:
+        """Note that a call runs; `parts` are those of its request, where known."""
 
     def spool(self, rollout: str, n: int, spool: Spool) -> None:
         """Keep what a running stream has brought so far."""

@@ -22,6 +22,7 @@ import apsw
 import msgspec
 
 from capture.store import bodies, query
+from capture.store.base import Parts
 
 PACK_SIZE = 200
 """Bytes from which compression is tried."""
@@ -79,9 +80,9 @@ class Chain(NamedTuple):
     names: list[bytes]
 
 
-def put_chain(db: apsw.Connection, rollout: int, elements: list[bytes]) -> Chain:
-    """Store a list of raw elements."""
-    names = [digest(element) for element in elements]
+def put_chain(db: apsw.Connection, rollout: int, elements: list[bytes], *, names: list[bytes] | None = None) -> Chain:
+    """Store a list of raw elements; `names` are their digests, where known."""
+    names = [digest(element) for element in elements] if names is None else names
     links: list[bytes] = []
     last = b""
     for name in names:
@@ -137,8 +138,18 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
     chains: dict[str, Chain]
 
 
-def put_body(db: apsw.Connection, rollout: int, body: bytes, *, base: bodies.Fields | None = None) -> Body:
+def put_body(
+    db: apsw.Connection,
+    rollout: int,
+    body: bytes,
+    *,
+    base: bodies.Fields | None = None,
+    fields: bodies.Fields | None = None,
+    parts: Parts | None = None,
+) -> Body:
     """Store a body; with `base` (the request's fields) as its difference from that, where it has one.
+
+    `fields` are the body's, or `parts` the whole of it, where somebody has taken it apart already.
 
     `Body.stored` is one of, as JSON:
       {"fields": [[key, sort, value], …]}
@@ -146,15 +157,16 @@ def put_body(db: apsw.Connection, rollout: int, body: bytes, *, base: bodies.Fie
       {"whole": content}
     with sort "value" (the value itself), "content" (a key of the table) or "chain" (a key of the table, null for []).
     """
-    fields = bodies.fields(body)
+    if fields is None:
+        fields = bodies.fields(body) if parts is None else parts.fields
     chains: dict[str, Chain] = {}
     if fields is None:
         stored = _encode({"whole": put(db, rollout, body)})
     elif base is not None and (change := bodies.difference(base, fields)) is not None:
         without, changes = change
-        stored = bodies.whole({"without": _encode(without), "with": _put_fields(db, rollout, changes, chains)})
+        stored = bodies.whole({"without": _encode(without), "with": _put_fields(db, rollout, changes, chains, parts)})
     else:
-        stored = bodies.whole({"fields": _put_fields(db, rollout, fields, chains)})
+        stored = bodies.whole({"fields": _put_fields(db, rollout, fields, chains, parts)})
     return Body(stored=stored, fields=fields, chains=chains)
 
 
@@ -166,11 +178,16 @@ def get_body(db: apsw.Connection, stored: bytes, *, base: bytes | None = None) -
     return bodies.whole(_get_fields(db, parts, base))
 
 
-def _put_fields(db: apsw.Connection, rollout: int, fields: bodies.Fields, chains: dict[str, Chain]) -> bytes:
+def _put_fields(
+    db: apsw.Connection, rollout: int, fields: bodies.Fields, chains: dict[str, Chain], known: Parts | None
+) -> bytes:
     parts: list[bytes] = []
     for key, value in fields.items():
         sort, kept = "value", value
-        if key in bodies.LISTS and (elements := bodies.elements(value)) is not None:
+        if key == "messages" and known is not None:
+            chains[key] = put_chain(db, rollout, known.elements, names=known.names)
+            sort, kept = "chain", _encode(chains[key].last)
+        elif key in bodies.LISTS and (elements := bodies.elements(value)) is not None:
             chains[key] = put_chain(db, rollout, elements)
             sort, kept = "chain", _encode(chains[key].last)
         elif len(value) >= bodies.CONTENT_SIZE:

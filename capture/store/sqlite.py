@@ -25,10 +25,10 @@ import apsw
 from capture import clock
 from capture.errors import StoreError
 from capture.store import answers, migrations, query, reads, writes
-from capture.store.base import Durability, Entry, Exchange, Page, Query, Record, Spool
+from capture.store.base import Durability, Entry, Exchange, Page, Parts, Query, Record, Spool
 from capture.store.canonical import Canonical
 from capture.store.lock import Lock
-from capture.store.writer import Writer
+from capture.store.writer import Op, Writer
 from graph.records import Call, Notice, Rollout
 
 T = TypeVar("T")
@@ -59,6 +59,8 @@ class SqliteStore:
         self._canonical = Canonical()
         self._lock = Lock(path)
         self._writer = Writer(self._open_writer, where=str(path))
+        # The starts of running calls, by rollout and number, as handed over.
+        self._begun: dict[tuple[str, int], Op] = {}
         self._readers: ThreadPoolExecutor | None = None
         self._reading = threading.local()
         self._connections: list[apsw.Connection] = []
@@ -165,9 +167,12 @@ class SqliteStore:
         """Remove a rollout, its calls, and the content that only it used; False if there is none such."""
         return bool(await self._writer.run(lambda db: writes.delete(db, rollout)))
 
-    def begin(self, rollout: str, call: Call, request: bytes) -> None:
-        """Note that a call runs."""
-        self._writer.submit(lambda db: writes.begin(db, rollout, call, request, self._canonical))
+    def begin(self, rollout: str, call: Call, request: bytes, *, parts: Parts | None = None) -> None:
+        """Note that a call runs; one that ends at once is stored with its end alone."""
+        exchange = Exchange(request=request, parts=parts)
+        self._begun[rollout, call.n] = self._writer.defer(
+            lambda db: writes.begin(db, rollout, call, exchange, self._canonical)
+        )
 
     def spool(self, rollout: str, n: int, spool: Spool) -> None:
         """Keep what a running stream has brought so far."""
@@ -176,12 +181,19 @@ class SqliteStore:
     async def finish(self, rollout: str, records: Sequence[Record]) -> None:
         """Store an ended call, all choices at once, and return when it is committed."""
         records = tuple(records)
+        for record in records:
+            begun = self._begun.pop((rollout, record.call.n), None)
+            if begun is not None:
+                self._writer.retract(begun)
         await self._writer.run(lambda db: writes.finish(db, rollout, records, self._canonical))
 
     def deliver(self, rollout: str, numbers: Sequence[int], *, delivered: bool, at: str) -> None:
         """Add a delivery to calls, and mark them; kept and tried again while the store is down."""
         numbers = tuple(numbers)
-        self._writer.submit(lambda db: writes.deliver(db, rollout, numbers, delivered=delivered, at=at), keep=True)
+        for n in numbers:
+            # A mark needs a row to stand in: that start may not be left out any more.
+            self._begun.pop((rollout, n), None)
+        self._writer.defer(lambda db: writes.deliver(db, rollout, numbers, delivered=delivered, at=at), keep=True)
 
     def notice(self, rollout: str, notice: Notice) -> None:
         """Keep a notice; kept in memory and tried again while the store is down."""

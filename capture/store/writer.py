@@ -3,8 +3,9 @@
 Rules.
 1. Only this thread writes, and only through its own connection. The loop hands over functions of a connection.
 2. Order is kept: what was handed over first is committed in the same group or an earlier one.
-3. A group is all that is queued when the thread comes round; nothing waits for company. While one group commits, the
-   next one gathers, so the groups grow with the load by themselves.
+3. A group is all that is queued when the thread comes round; nothing that is awaited waits for company. While one group
+   commits, the next one gathers, so the groups grow with the load by themselves. What is deferred stays on the loop
+   until something else is handed over, `DEFER_S` at most: waking the thread costs the loop more than a short write.
 4. An awaited write is resolved on the loop, after COMMIT, with its group in one hop.
 5. A write that fails takes no other with it: its group is rolled back and each write is run again in a transaction of
    its own. (Savepoints were rejected: they cost every group what only a failing one needs, and a full disk makes SQLite
@@ -47,13 +48,16 @@ and the log says so."""
 PROBE_BYTES = 65_536
 """What a probe writes: more than the free pages of a full file are likely to hold."""
 
+DEFER_S = 0.02
+"""How long a write may be deferred: a start or a mark of delivery then rides with the next call's record, or alone."""
+
 STOP_S = 60.0
 """How long `stop` waits for what was handed over to be committed."""
 
 Work = Callable[[apsw.Connection], Any]
 
 
-class _Op:
+class Op:
     """One write in the queue, a barrier (no work), or the sentinel."""
 
     __slots__ = ("error", "future", "keep", "probe", "result", "stop", "work")
@@ -82,7 +86,7 @@ class Writer:
     def __init__(self, opener: Callable[[], apsw.Connection], *, where: str) -> None:
         self._opener = opener
         self._where = where
-        self._queue: queue.SimpleQueue[_Op] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Op] = queue.SimpleQueue()
         # Guards `_open` against the thread's end, so that nothing is queued behind the last look at the queue.
         self._door = threading.Lock()
         self._open = False
@@ -90,7 +94,10 @@ class Writer:
         self._gate.set()
         self._handed = 0
         self._settled = 0
-        self._owed: list[_Op] = []
+        self._owed: list[Op] = []
+        # Handed over already, in order, and not yet queued; `_due` will see to it.
+        self._deferred: list[Op] = []
+        self._due: asyncio.TimerHandle | None = None
         self._wal_pages = 0
         self._thread: threading.Thread | None = None
         # Why the last write failed; None when it didn't.
@@ -114,17 +121,38 @@ class Writer:
 
     def submit(self, work: Work, *, keep: bool = False) -> None:
         """Hand over a write that nobody awaits. Raises `StoreError` when the writer isn't running."""
-        self._put(_Op(work, None, keep=keep))
+        self._put(Op(work, None, keep=keep))
+
+    def defer(self, work: Work, *, keep: bool = False) -> Op:
+        """Hand over a write that nobody awaits, on the loop; it is queued before all that is handed over later.
+
+        Raises `StoreError` when the writer isn't running. Returns what `retract` takes.
+        """
+        op = Op(work, None, keep=keep)
+        with self._door:
+            self._must_be_open()
+            self._deferred.append(op)
+        if self._due is None:
+            self._due = self._loop.call_later(DEFER_S, self._hand_over)
+        return op
+
+    def retract(self, op: Op) -> bool:
+        """Take a deferred write back; False when it has been queued."""
+        with self._door:
+            if op not in self._deferred:
+                return False
+            self._deferred.remove(op)
+            return True
 
     async def run(self, work: Work) -> Any:
         """Hand over a write and return its result when it is committed; raise its error when it isn't."""
         future = asyncio.get_running_loop().create_future()
-        self._put(_Op(work, future))
+        self._put(Op(work, future))
         return await future
 
     async def settle(self) -> None:
         """Return when all that was handed over was tried."""
-        if self._settled != self._handed:
+        if self._deferred or self._settled != self._handed:
             await self._barrier(probe=False)
 
     async def flush(self) -> None:
@@ -143,8 +171,11 @@ class Writer:
         with self._door:
             stopping, self._open = self._open, False
             if stopping:
+                self._queue_deferred()
                 self._handed += 1
-                self._queue.put(_Op(None, last, stop=True))
+                self._queue.put(Op(None, last, stop=True))
+        if self._due is not None:
+            self._due.cancel()
         try:
             if stopping:
                 async with asyncio.timeout(STOP_S):
@@ -164,15 +195,32 @@ class Writer:
 
     async def _barrier(self, *, probe: bool) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._put(_Op(None, future, probe=probe))
+        self._put(Op(None, future, probe=probe))
         await future
 
-    def _put(self, op: _Op) -> None:
+    def _put(self, op: Op) -> None:
         with self._door:
-            if not self._open:
-                raise StoreError("store_failed", self.failure or f"{self._where} is closed")
+            self._must_be_open()
+            self._queue_deferred()
             self._handed += 1
             self._queue.put(op)
+
+    def _hand_over(self) -> None:
+        """Queue what is deferred; its time is over."""
+        self._due = None
+        with self._door:
+            if self._open:
+                self._queue_deferred()
+
+    def _queue_deferred(self) -> None:
+        deferred, self._deferred = self._deferred, []
+        self._handed += len(deferred)
+        for op in deferred:
+            self._queue.put(op)
+
+    def _must_be_open(self) -> None:
+        if not self._open:
+            raise StoreError("store_failed", self.failure or f"{self._where} is closed")
 
     # What follows runs on the thread.
 
@@ -223,7 +271,7 @@ class Writer:
             self._checkpoint(db)
         return not ops[-1].stop
 
-    def _commit(self, db: apsw.Connection, ops: list[_Op]) -> None:
+    def _commit(self, db: apsw.Connection, ops: list[Op]) -> None:
         owed, self._owed = self._owed, []
         work = owed + [op for op in ops if op.work is not None]
         if len(work) == 1 or (work and not self._together(db, work)):
@@ -235,7 +283,7 @@ class Writer:
             for op in asked:
                 op.error = error
 
-    def _together(self, db: apsw.Connection, ops: list[_Op]) -> bool:
+    def _together(self, db: apsw.Connection, ops: list[Op]) -> bool:
         """Run writes in one transaction; False when that failed, and nothing of it is left."""
         try:
             db.execute("BEGIN IMMEDIATE")
@@ -256,7 +304,7 @@ class Writer:
         self.failure = None
         return True
 
-    def _one_by_one(self, db: apsw.Connection, owed: list[_Op], ops: list[_Op]) -> None:
+    def _one_by_one(self, db: apsw.Connection, owed: list[Op], ops: list[Op]) -> None:
         """Run each write alone; what is owed stops at its first failure, to be tried again with the next group."""
         while owed and self._alone(db, owed[0]):
             owed.pop(0)
@@ -268,7 +316,7 @@ class Writer:
             _log.error("%s is down: %d writes are lost", self._where, len(self._owed) - MAX_OWED)
             del self._owed[:-MAX_OWED]
 
-    def _alone(self, db: apsw.Connection, op: _Op) -> bool:
+    def _alone(self, db: apsw.Connection, op: Op) -> bool:
         """Run one write; False when the store failed (and not the write itself)."""
         return self._together(db, [op]) or op.error is None or not self._is_store(op.error)
 
@@ -300,8 +348,8 @@ class Writer:
     def _probe(self, db: apsw.Connection) -> TreeringError | None:
         """Prove that the file can grow, then pay what is owed; return why not."""
         probes = [
-            _Op(lambda db: db.execute("INSERT INTO probe VALUES (zeroblob(?))", (PROBE_BYTES,)), None),
-            _Op(lambda db: db.execute("DELETE FROM probe"), None),
+            Op(lambda db: db.execute("INSERT INTO probe VALUES (zeroblob(?))", (PROBE_BYTES,)), None),
+            Op(lambda db: db.execute("DELETE FROM probe"), None),
         ]
         for probe in probes:
             if not self._together(db, [probe]):
@@ -331,13 +379,13 @@ class Writer:
             _log.warning("%s: the log can't be copied into the file: %s", self._where, error)
         self._wal_pages = 0
 
-    def _settle(self, ops: list[_Op]) -> None:
+    def _settle(self, ops: list[Op]) -> None:
         self._settled += len(ops)
         self._tell([(op.future, op.result, op.error) for op in ops if op.future is not None])
 
     def _abandon(self) -> None:
         """Fail all that is still queued; nothing can be queued behind it, for the door is shut."""
-        left: list[_Op] = []
+        left: list[Op] = []
         while True:
             try:
                 op = self._queue.get_nowait()

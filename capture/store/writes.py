@@ -84,12 +84,12 @@ def delete(db: apsw.Connection, rollout: str) -> bool:
     return True
 
 
-def begin(db: apsw.Connection, rollout: str, call: Call, request: bytes, canonical: Canonical) -> None:
+def begin(db: apsw.Connection, rollout: str, call: Call, exchange: Exchange, canonical: Canonical) -> None:
     """Note that a call runs, unless it is known already."""
     key = _key(db, rollout)
     if key is None or query.first(db, "SELECT 1 FROM call WHERE rollout = ? AND n = ?", (key, call.n)):
         return
-    _put_call(db, key, call, Exchange(request=request), None, canonical)
+    _put_call(db, key, call, exchange, None, canonical)
     _touch(db, key, [call])
 
 
@@ -249,8 +249,12 @@ def _touch(db: apsw.Connection, key: int, calls: Iterable[Call]) -> None:
 def _put_call(
     db: apsw.Connection, key: int, call: Call, exchange: Exchange, delta: Delta | None, canonical: Canonical
 ) -> None:
-    request = contents.put_body(db, key, exchange.request)
-    chain, messages = _canonical_chain(db, key, call, request, canonical)
+    parts = exchange.parts
+    request = contents.put_body(db, key, exchange.request, parts=parts)
+    if parts is not None and parts.messages is call.messages and call.messages:
+        chain, messages = request.chains["messages"].last, None
+    else:
+        chain, messages = _canonical_chain(db, key, call, request, canonical)
     prompt = rows.ints(call.prompt_ids)
     sampled = rows.ints(call.sampled_ids)
     if prompt is None or (delta is not None and not _holds(db, key, call.n, delta, len(prompt) // 4)):
@@ -287,8 +291,8 @@ def _put_call(
         ),
     )
 
-    def body(data: bytes | None, base: bodies.Fields | None = None) -> bytes | None:
-        return None if data is None else contents.put_body(db, key, data, base=base).stored
+    def body(data: bytes | None, base: bodies.Fields | None = None, known: bodies.Fields | None = None) -> bytes | None:
+        return None if data is None else contents.put_body(db, key, data, base=base, fields=known).stored
 
     def content(data: bytes | None) -> int | None:
         return None if data is None else contents.put(db, key, data)
@@ -309,7 +313,7 @@ def _put_call(
             _json(exchange.deliveries),
             exchange.usage,
             request.stored,
-            body(exchange.sent, request.fields),
+            body(exchange.sent, request.fields, None if parts is None else parts.sent),
             body(exchange.reply),
         ),
     )

@@ -10,6 +10,7 @@ import apsw
 import pytest
 
 from capture.errors import ClientError, StoreError
+from capture.store import writer as writer_module
 from capture.store.writer import MAX_OWED, Work, Writer
 
 
@@ -267,3 +268,46 @@ async def test_the_log_is_copied_into_the_file_and_starts_anew(writer, tmp_path)
     await writer.flush()
     # 24 MB were written. Without a checkpoint all of it would be in the log.
     assert (tmp_path / "t.db-wal").stat().st_size < 8_000_000
+
+
+# -- deferred
+
+
+async def test_what_is_deferred_goes_before_all_that_is_handed_over_later(writer):
+    writer.defer(insert(1))
+    writer.submit(insert(2))
+    writer.defer(insert(3))
+    await writer.run(insert(4))
+    assert await values(writer) == [1, 2, 3, 4]
+
+
+async def test_what_is_deferred_is_committed_with_nothing_behind_it(writer, monkeypatch):
+    monkeypatch.setattr(writer_module, "DEFER_S", 0.001)
+    before = writer.groups
+    writer.defer(insert(1))
+    async with asyncio.timeout(10):
+        while writer.groups == before:  # noqa: ASYNC110 - the thread has nobody to tell of a write that nobody awaits
+            await asyncio.sleep(0)
+    assert await values(writer) == [1]
+
+
+async def test_what_is_deferred_can_be_taken_back_until_it_is_queued(writer):
+    gone, stays = writer.defer(insert(1)), writer.defer(insert(2))
+    assert writer.retract(gone)
+    assert not writer.retract(gone)
+    await writer.settle()
+    assert not writer.retract(stays)
+    assert await values(writer) == [2]
+
+
+async def test_what_is_deferred_is_committed_at_the_stop(tmp_path):
+    path = tmp_path / "t.db"
+    one = Writer(opener(path), where="t")
+    await one.start()
+    one.defer(insert(1))
+    await one.stop()
+    other = apsw.Connection(str(path))
+    assert other.execute("SELECT v FROM t").fetchall() == [(1,)]
+    other.close()
+    with pytest.raises(StoreError):
+        one.defer(insert(2))

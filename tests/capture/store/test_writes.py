@@ -7,9 +7,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from capture.dialects.chat import Chat
 from capture.errors import ClientError, StoreError
-from capture.store import query
-from capture.store.base import Delta, Query, Spool
+from capture.store import bodies, query
+from capture.store.base import Delta, Parts, Query, Spool
 from capture.store.sqlite import SqliteStore
 from graph.records import Notice
 from tests.capture.store.samples import NOW, as_json, call, ended, entry, ids, listed, logprobs, open_at, plain, request
@@ -303,3 +304,43 @@ async def test_a_rollout_that_is_deleted_leaves_nothing(store):
     assert gone.pop("answer") == 2
     empty.pop("answer")
     assert gone == empty
+
+
+async def test_a_request_that_was_taken_apart_already_is_stored_as_any_other(store):
+    """Its parts are the same as those that the store would have found, and so are the rows."""
+    read = Chat().read(BODY)
+    assert read.elements is not None
+    parts = Parts(
+        fields=read.fields,
+        elements=[one.raw for one in read.elements],
+        names=[one.name for one in read.elements],
+        messages=read.messages,
+        sent=read.fields | {"logprobs": b"true"},
+    )
+    sent = BODY[:-1] + b',"logprobs":true}'
+    await store.add([entry("a"), entry("b")])
+    for name, known in (("a", parts), ("b", None)):
+        running = call(0, BODY, messages=read.messages)
+        store.begin(name, running, BODY, parts=known)
+        await store.flush()
+        await store.finish(name, [ended(running, BODY, parts=known, sent=sent)])
+    found = [as_json(await store.exchange(name, 0)) for name in ("a", "b")]
+    assert found[0] == found[1]
+    assert (await store.exchange("a", 0)).sent == bodies.whole(parts.sent or {})
+    assert [each.messages for each in await store.calls("a")] == [each.messages for each in await store.calls("b")]
+    columns = "SELECT record, (chain IS NULL), messages, request, sent FROM call JOIN exchange USING (rollout, n)"
+    one, other = await store._writer.run(lambda db: db.execute(columns + " ORDER BY rollout").fetchall())
+    assert one[:3] == other[:3]
+    assert one[4] == other[4]
+
+
+async def test_a_start_whose_end_comes_at_once_is_not_written_twice(store):
+    await store.add([entry("a")])
+    before = (await store.get("a")).version
+    store.begin("a", call(0, BODY), BODY)
+    await store.finish("a", [ended(call(0, BODY), BODY)])
+    assert (await store.get("a")).version == before + 1
+    store.begin("a", call(1, BODY), BODY)
+    assert [each.status for each in await store.calls("a")] == ["complete", "running"]
+    await store.finish("a", [ended(call(1, BODY), BODY)])
+    assert [each.status for each in await store.calls("a")] == ["complete", "complete"]
