@@ -2,8 +2,8 @@
 
 Data flows one way, and no module imports to its left:
 
-    records → tokens, messages → replies → compactions → drift → links → forks → forest
-            → flow → roles → eligibility, findings → sequences → formats, view, surgery → saved
+    records → tokens, messages → replies → compactions → causes → drift → links → forks → forest
+            → flow → roles → eligibility, findings → sequences, transitions → formats, view, surgery → saved
 
 `records` are the values; `tokens` the trie over engine ids; `messages` the canonical chain; `forest` how calls hang
 together; `roles` what each conversation was for; `findings` what a person should know; `sequences` the training

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graph.causes import CAUSES
 from graph.eligibility import REASONS
 from graph.findings import TABLE, Row
 from graph.roles import RULES
@@ -18,7 +19,7 @@ def document() -> str:
 
 
 def _lines() -> Iterator[str]:
-    yield "# Findings, evidence, reasons"
+    yield "# Findings, evidence, causes, reasons"
     yield ""
     yield "Printed by `python -m graph.tables` from the tables in `graph/`; change those."
     yield ""
@@ -38,6 +39,15 @@ def _lines() -> Iterator[str]:
     yield "|---|---|"
     for rule, says in RULES.items():
         yield f"| `{rule}` | {says} |"
+    yield ""
+    yield "## Causes"
+    yield ""
+    yield "`calls[].drift.cause`: why a call's prompt parts from its parent's prompt and sampled ids."
+    yield ""
+    yield "| cause | says |"
+    yield "|---|---|"
+    for cause, says in CAUSES.items():
+        yield f"| `{cause}` | {says} |"
     yield ""
     yield "## Reasons"
     yield ""

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from graph import drift
+from graph import transitions
 from graph.graph import Graph
 from graph.records import FORMAT_VERSION, Call, Conversation, Finding, Rollout
 
@@ -29,7 +29,7 @@ def graph_json(graph: Graph) -> dict[str, Any]:
             for fork in forest.forks
         ],
         "findings": findings_json(graph),
-        "drift": msgspec.to_builtins(drift.numbers(forest, graph.calls_of("main"))),
+        "drift": msgspec.to_builtins(transitions.numbers(forest, graph.calls_of("main"))),
     }
 
 

@@ -1,7 +1,8 @@
 """Sequences of calls from tests/cases, as records.
 
 The ids in these files are of one small vocabulary: 1 and 2 begin and end a message, 3 is a newline, 4 and 5 open and
-close thinking, 6 and 7 a tool call, 8 to 11 are the roles system, user, assistant and tool, 12 is another end token.
+close thinking, 6 and 7 a tool call, 8 to 11 are the roles system, user, assistant and tool, 12 is another end token,
+60 a place that a picture takes.
 
 A file gives times: `t_start` of a request's arrival, `t_end` of its last sampled id. Records have readings of one
 counter instead. Where one call ends at the very time another starts, the end comes first: its last id was there.
@@ -14,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from graph.records import Call, Rollout, Status
+from graph.messages import from_chat
+from graph.records import Call, Message, Rollout, Status
 
 FOLDER = Path(__file__).parent.parent / "cases"
 
@@ -74,3 +77,60 @@ def _record(n: int, told: dict[str, Any], *, arrived: int, ended: int) -> Call:
         sampled_ids=np.array(told["completion_ids"], np.int32),
         logprobs=np.array(told["logprobs"], np.float32),
     )
+
+
+def with_messages(case: Case) -> tuple[Call, ...]:
+    """Return the case's calls with the messages that their ids spell, as an agent would have sent them."""
+    return tuple(
+        msgspec.structs.replace(
+            call,
+            messages=tuple(_spelled([*call.prompt_ids.tolist()])[:-1]),
+            reply=_spelled([1, 10, 3, *call.sampled_ids.tolist()])[-1],
+        )
+        for call in case.calls
+        if call.prompt_ids is not None and call.sampled_ids is not None
+    )
+
+
+def _spelled(ids: list[int]) -> list[Message]:
+    """Read ids as messages, the last of which is not over."""
+    roles = {8: "system", 9: "user", 10: "assistant", 11: "tool"}
+    found = []
+    for part in _parts(ids, 1)[1:]:
+        role, rest = roles[part[0]], [token for token in part[1:] if token not in (2, 3, 12)]
+        thinking, calls, text, media = [], [], [], []
+        kind = text
+        for token in rest:
+            kind = {4: thinking, 5: text, 6: calls, 7: text}.get(token, kind)
+            if token == 60:
+                # However many ids a picture takes, it is one.
+                media[:] = [token]
+            elif token > 12:
+                kind.append(token)
+        if 5 in rest and 4 not in rest:
+            # The prompt has opened the thinking.
+            thinking, text = text[: rest.index(5)], text[rest.index(5) :]
+        found.append(_message(role, text, thinking, calls, bool(media)))
+    return found
+
+
+def _parts(ids: list[int], border: int) -> list[list[int]]:
+    parts: list[list[int]] = [[]]
+    for token in ids:
+        if token == border:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts
+
+
+def _message(role: str, text: list[int], thinking: list[int], calls: list[int], picture: bool) -> Message:
+    words: list[dict[str, Any]] = [{"type": "text", "text": " ".join(map(str, text))}]
+    if picture:
+        words.append({"type": "image_url", "image_url": {"url": "data:a picture"}})
+    message: dict[str, Any] = {"role": role, "content": words, "reasoning": " ".join(map(str, thinking))}
+    if calls:
+        # The tool's name, and its arguments in the order of the ids.
+        arguments = json.dumps({str(token): token for token in calls[1:]})
+        message["tool_calls"] = [{"id": "c", "function": {"name": str(calls[0]), "arguments": arguments}}]
+    return from_chat(message)

@@ -1,5 +1,6 @@
 """What the printed document holds; that it is up to date is test_findings' to say."""
 
+from graph.causes import CAUSES
 from graph.eligibility import REASONS
 from graph.findings import TABLE
 from graph.roles import RULES
@@ -10,5 +11,5 @@ def test_every_name_is_in_the_document():
     printed = document()
     for code in TABLE:
         assert f"### `{code}` (" in printed
-    for name in (*RULES, *REASONS):
+    for name in (*RULES, *CAUSES, *REASONS):
         assert f"| `{name}` | " in printed

@@ -140,7 +140,7 @@ def test_every_drift_has_a_cause(fruits):
     """Arguments come back as they were; the engine's template writes them anew, and drops thinking before a new user
     message, such as the one by which codex tells that a subagent has ended."""
     causes = [fruits.causes[n] for n in fruits.main[1:]]
-    assert causes == ["text_retokenised", "text_retokenised", "reasoning_stripped", "text_retokenised"]
+    assert causes == ["turn_boundary", "turn_boundary", "reasoning_stripped", "turn_boundary"]
 
 
 def test_main_is_trained_and_nothing_else(fruits):
