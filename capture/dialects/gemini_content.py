@@ -154,6 +154,8 @@ class _Turn:
 def _kind(part: Node, note: Note) -> str:
     """Return what a part holds, empty where that is nothing, or nothing that an engine could be told."""
     names = part.names()
+    if names == ["text"]:
+        return "text"
     kinds = [name for name in names if name in _KINDS]
     if len(kinds) > 1:
         raise field.wrong(part.at, f"one thing, and holds {' and '.join(kinds)}")

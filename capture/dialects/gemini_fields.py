@@ -25,9 +25,11 @@ _UNDERSCORE = re.compile(r"_([a-z0-9])")
 
 @lru_cache(maxsize=512)  # the same few dozen names in every body
 def _snake(name: str) -> str:
-    return _CAPITAL.sub(lambda match: "_" + match.group(1).lower(), name)
+    other = _CAPITAL.sub(lambda match: "_" + match.group(1).lower(), name)
+    return name if other == name else other
 
 
+@lru_cache(maxsize=512)
 def camel(name: str) -> str:
     """Return the first spelling of a field's name: `inline_data` is `inlineData`."""
     return _UNDERSCORE.sub(lambda match: match.group(1).upper(), name)
@@ -51,7 +53,9 @@ class Node:
     def get(self, name: str) -> Any:
         """Return a field's value, None where it is absent or null."""
         value = self.fields.get(name)
-        return self.fields.get(_snake(name)) if value is None else value
+        if value is None and (other := _snake(name)) is not name:
+            return self.fields.get(other)
+        return value
 
     def names(self) -> list[str]:
         """Return the names of the fields that are not null, in the first spelling."""

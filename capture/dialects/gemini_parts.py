@@ -81,6 +81,29 @@ class _Call:
             return None if not text.strip() else text
 
 
+class _Shown:
+    """A part that was shown, a text's own in pieces."""
+
+    def __init__(self, part: Part) -> None:
+        self.pieces = [part["text"]] if "text" in part else []
+        self._fields = part
+
+    def joins(self, part: Part) -> bool:
+        """Take a part of the same text, if this is one that may go on; say if it was taken."""
+        fields = self._fields
+        if "text" not in part or "text" not in fields or "thoughtSignature" in fields:
+            return False
+        if fields.get("thought") != part.get("thought"):
+            return False
+        self.pieces.append(part["text"])
+        if "thoughtSignature" in part:
+            self._fields = fields | part
+        return True
+
+    def whole(self) -> Part:
+        return self._fields | {"text": "".join(self.pieces)} if "text" in self._fields else self._fields
+
+
 class Candidate:
     """One candidate, fed with messages or deltas, read for the parts to show."""
 
@@ -90,8 +113,8 @@ class Candidate:
         self.finish: str | None = None
         self._shows_thoughts = thoughts
         self._place = f"{reply_id}/{index}"
-        # All that was shown, texts joined.
-        self._shown: list[Part] = []
+        # All that was shown; of texts that follow each other the pieces, to be joined once.
+        self._shown: list[_Shown] = []
         # The thought that no signature holds yet.
         self._unsealed: list[str] = []
         # Calls that were not shown yet, and all of them by the engine's index.
@@ -170,7 +193,7 @@ class Candidate:
 
     def whole(self) -> dict[str, Any]:
         """Return the candidate of a whole reply, as far as it has come."""
-        parts = [part for part in self._shown if part != {"text": ""}] or [{"text": ""}]
+        parts = [part for part in (shown.whole() for shown in self._shown) if part != {"text": ""}] or [{"text": ""}]
         out: dict[str, Any] = {"content": {"parts": parts, "role": "model"}, **self.ending(), "index": self.index}
         if self._entries:
             out["logprobsResult"] = _logprobs(self._entries)
@@ -210,12 +233,8 @@ class Candidate:
 
     def _show(self, parts: list[Part]) -> None:
         for part in parts:
-            last = self._shown[-1] if self._shown else {}
-            joins = "text" in last and "text" in part and last.get("thought") == part.get("thought")
-            if joins and "thoughtSignature" not in last:
-                self._shown[-1] = last | part | {"text": last["text"] + part["text"]}
-            else:
-                self._shown.append(part)
+            if not (self._shown and self._shown[-1].joins(part)):
+                self._shown.append(_Shown(part))
 
 
 def _logprobs(entries: list[dict[str, Any]]) -> dict[str, Any]:
