@@ -27,6 +27,10 @@ the messages behind the reply that is found. Replies are found by what they are 
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+from typing import TypeVar
+
 from graph.compactions import Trees
 from graph.drift import explain
 from graph.records import Call, Drift, Link
@@ -35,6 +39,9 @@ from graph.tokens import Trie
 
 LINKED = ("complete", "aborted")
 """Statuses of calls that are linked; the others make no node."""
+
+
+T = TypeVar("T")
 
 
 class Linker:
@@ -49,6 +56,16 @@ class Linker:
         self.came_back: set[int] = set()
         # Those of them that were never delivered: an agent that was stopped keeps what it had.
         self.brought_back: set[int] = set()
+
+    def copy(self) -> Linker:
+        """Return a linker of its own that knows the same. Costs a few entries a call."""
+        twin, replies, trees = _twin(self), _twin(self._replies), _twin(self._trees)
+        twin._replies, twin._trees, trees._replies = replies, trees, replies  # noqa: SLF001 -- one state in three objects
+        return twin
+
+    def read(self, tokens: Trie) -> None:
+        """Read ids from another trie from now on, in which those of all calls are."""
+        self._tokens = self._replies._tokens = tokens  # noqa: SLF001 -- one state in three objects
 
     @property
     def proved(self) -> frozenset[int]:
@@ -74,8 +91,20 @@ class Linker:
             self.came_back.add(link.parent)
             if link.kind == "exact" and self._replies.delivered(link.parent) is not True:
                 self._replies.proved.add(link.parent)
+            if link.kind == "compaction":
+                self.came_back.update(self._kept_turns(call, link.parent))
         self._replies.add(call)
         self._trees.add(call, link.parent, link.carries)
+
+    def _kept_turns(self, call: Call, parent: int) -> Iterator[int]:
+        """Yield the calls of a conversation whose replies a request keeps behind the summary.
+
+        claude-code asks for the summary beside the last turn, and not behind it: both are used.
+        """
+        for message in call.messages:
+            for n in self._replies.saying_this(message) if message.role == "assistant" else ():
+                if self._trees.root.get(n) == self._trees.root[parent] and self._replies.parent_by_message(n, call):
+                    yield n
 
     def _link(self, call: Call, exact: int | None, found: tuple[int, int] | None) -> Link:
         carried = None if found is None else found[0]
@@ -143,3 +172,14 @@ class Linker:
                 new=tokens.path(call.n)[shared : tokens.n_prompt(call.n)],
             )
         return Link(kind="drift", parent=parent, n_shared=shared, drift=drift)
+
+
+def _twin(known: T) -> T:
+    """Copy an object and its containers, and the containers in these; not what they hold."""
+    twin = copy.copy(known)
+    for name, value in vars(known).items():
+        if isinstance(value, dict):
+            setattr(twin, name, {k: copy.copy(v) if isinstance(v, dict | list | set) else v for k, v in value.items()})
+        elif isinstance(value, list | set):
+            setattr(twin, name, copy.copy(value))
+    return twin

@@ -12,10 +12,13 @@ of the opening tells conversations apart, and a reply only counts as carried whe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from graph.records import Call, Message
 from graph.tokens import Trie
+
+_CLOSING_TAG = re.compile(r"</([\w-]+)>\Z")
 
 
 class Replies:
@@ -44,18 +47,20 @@ class Replies:
         for tool_call in reply.tool_calls:
             if tool_call.id is not None:
                 self._by_tool_call.setdefault(tool_call.id, []).append(call.n)
-        if text := reply.text.strip():
-            self._by_text.setdefault(text, []).append(call.n)
+        text = reply.text.strip()
+        for said in {text, _block_at_end(text)} - {""}:
+            self._by_text.setdefault(said, []).append(call.n)
         if call.delivered is False and (text or reply.tool_calls):
             self._broken.add(call.n)
 
     @property
     def texts(self) -> Iterator[str]:
-        """Every text that was said, once, without the white space around it."""
+        """Every text that was said, once, without the white space around it; of one that ends in a tagged block what
+        stands in the block, too, since claude-code carries no more of its summary."""
         return iter(self._by_text)
 
     def saying(self, text: str) -> Sequence[int]:
-        """Return the calls whose reply is `text`, white space around it aside."""
+        """Return the calls whose reply is `text`, or a block with it at the end, white space around it aside."""
         return self._by_text.get(text.strip(), ())
 
     def opening(self, messages: Sequence[Message]) -> tuple[bytes, ...]:
@@ -178,3 +183,12 @@ def _sameness(reply: Message, message: Message) -> tuple[int, int]:
     """Say if a message is a reply in canonical form, and if its tool-call ids are the reply's."""
     ids = [[call.id for call in said.tool_calls] for said in (reply, message)]
     return int(reply.digest == message.digest), int(ids[0] == ids[1])
+
+
+def _block_at_end(text: str) -> str:
+    """Return what stands in the tagged block that a text ends in; nothing where it ends otherwise."""
+    tag = _CLOSING_TAG.search(text)
+    if tag is None:
+        return ""
+    _, opening, inside = text[: tag.start()].rpartition(f"<{tag[1]}>")
+    return inside.strip() if opening else ""

@@ -231,3 +231,23 @@ def test_thinking_that_a_template_drops_at_a_new_user_message():
     links = list(forest(tape).links.values())
     assert [(link.kind, link.parent) for link in links] == [("root", None), ("exact", 0), ("drift", 1)]
     assert (links[2].drift.where, links[2].drift.cause) == ("prompt", "reasoning_stripped")
+
+
+def test_a_turn_kept_behind_a_summary_was_used_though_the_summary_was_asked_for_beside_it():
+    """As claude-code does: the summary is asked for instead of the turn's results, in a block of which it carries the
+    inside; the turn stands behind it, without the task."""
+    tape = Tape()
+    look = assistant("", ("bash", {"command": "ls -a"}), ids="look")
+    then = assistant("", ("bash", {"command": "cat parse.py"}), ids="then")
+    task = [system("You act."), user("Make the tests pass.")]
+    history = [*task, look, result("parse.py", look)]
+    tape.say(task, look, tools=("bash",))
+    tape.say(history, then, tools=("bash",))
+    told = "<analysis>So.</analysis>\n<summary>\nThe parser fails on empty input.\n</summary>"
+    tape.say([*history, user("Write a summary.")], assistant(told), tools=("bash",))
+    after = [system("You act."), user("Summary:\nThe parser fails on empty input.\n\nGo on.")]
+    tape.say([*after, then, result("def parse", then)], assistant("Done."), tools=("bash",))
+    forest = tape.graph().forest
+    assert (forest.links[3].kind, forest.links[3].parent, forest.links[3].carries) == ("compaction", 2, (2,))
+    assert [(fork.children, fork.kept) for fork in forest.forks] == [((1, 2), 2)]
+    assert forest.discarded == frozenset()
