@@ -7,12 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from graph.finders import capture, ends, links, roles, sampling, tokens
+from graph.finders import capture, ends, links, prefix, roles, sampling, tokens
 from graph.records import Finding
 from graph.roles import Judged
 
 Finder = Callable[[Judged], Iterator[Finding]]
 
-FINDERS: tuple[Finder, ...] = (capture.find, tokens.find, links.find, roles.find, sampling.find, ends.find)
+FINDERS: tuple[Finder, ...] = (
+    capture.find,
+    tokens.find,
+    links.find,
+    prefix.find,
+    roles.find,
+    sampling.find,
+    ends.find,
+)
 
 __all__ = ["FINDERS", "Finder"]

@@ -38,13 +38,6 @@ def _drift(judged: Judged) -> Iterator[Finding]:
     if large:
         yield make("drift_over_threshold", large, threshold=THRESHOLD, causes=_causes(large.values()))
 
-    transitions = [n for n in judged.calls_of("main") if links[n].kind in {"exact", "drift"}]
-    breaks = [drifts[n] for n in transitions if n in drifts]
-    places = {drift.at for drift in breaks}
-    if len(breaks) == len(transitions) >= 2 and len(places) == 1 and all(drift.where == "prompt" for drift in breaks):
-        mean = round(sum(drift.tokens for drift in breaks) / len(breaks), 3)
-        yield make("volatile_prefix", transitions, at=breaks[0].at, tokens_mean=mean)
-
 
 def _causes(drifts: Iterable[Drift]) -> dict[str, int]:
     return dict(sorted(Counter(drift.cause for drift in drifts).items()))

@@ -29,22 +29,6 @@ def test_drift_at_the_threshold_is_drift_and_above_it_a_warning():
     assert codes(drifting(THRESHOLD + 1).graph())["drift_over_threshold"] == (1,)
 
 
-def test_a_prompt_that_begins_anew_each_time_is_one_finding():
-    tape = Tape()
-    messages = [user("Make the tests pass.")]
-    for step in range(3):
-        asks = assistant("", ("bash", {"command": f"step {step}"}), ids=f"step{step}")
-        tape.say([system(f"You work. Tokens left: {step}"), *messages], asks, tools=("bash",))
-        messages += [asks, result("fine", asks)]
-    graph = tape.graph()
-    assert codes(graph)["volatile_prefix"] == (1, 2)
-    # Tools, the system message's header, and all of its words but the number that changes.
-    parent = tape.calls[0].prompt_ids.tolist()
-    child = tape.calls[1].prompt_ids.tolist()
-    at = next(place for place, (a, b) in enumerate(zip(parent, child, strict=False)) if a != b)
-    assert data(graph, "volatile_prefix")["at"] == at
-
-
 def test_an_agent_without_a_history_has_a_root_each_turn():
     tape = Tape()
     for step in range(3):
