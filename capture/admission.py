@@ -54,6 +54,9 @@ STEERING_HEADERS = ("x-request-id", "x-data-parallel-rank", "x-override-rid", "x
 MEDIA_URLS = "media_urls"
 """The word in a rollout's `allow` by which the engine may fetch media from URLs."""
 
+COMPLETIONS_DEFAULT = 16
+"""Tokens that `/v1/completions` samples where the request doesn't say."""
+
 _SEED_BITS = 31
 """A mixed seed stays within what every engine takes."""
 
@@ -264,7 +267,12 @@ def _clamped(request: Request, limit: int) -> dict[str, int]:
         if request.sampling.get(name) is not None
     }
     out = {name: limit for name, value in given.items() if isinstance(value, int | float) and value > limit}
-    return out if given else {"max_completion_tokens": limit}
+    if given:
+        return out
+    if request.path == "/v1/completions":
+        # It knows the older name alone, and gives 16 tokens where the field is absent (vLLM 0.32, OpenAI).
+        return {"max_tokens": limit if "max_tokens" in request.fields else min(COMPLETIONS_DEFAULT, limit)}
+    return {"max_completion_tokens": limit}
 
 
 def _refuse_media_urls(request: Request) -> None:

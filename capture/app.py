@@ -18,6 +18,7 @@ from capture.calls import Calls
 from capture.client import find_key
 from capture.dialects.base import Dialect, Target
 from capture.dialects.chat import Chat
+from capture.dialects.completions import Completions
 from capture.dialects.gemini import Gemini
 from capture.dialects.messages import Messages
 from capture.dialects.responses import Responses, retrieved
@@ -58,7 +59,7 @@ class Appliance:
         self.data_url = ""
         self.control_url = ""
         self.store = open_store(settings.store, durability=settings.durability)
-        spoken: tuple[Dialect, ...] = (Chat(), Responses(), Messages(), Gemini())
+        spoken: tuple[Dialect, ...] = (Chat(), Completions(), Responses(), Messages(), Gemini())
         self.dialects = {dialect.name: dialect for dialect in spoken}
         self.fleet: Fleet
         self.rollouts = Rollouts(

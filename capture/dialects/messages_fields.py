@@ -100,7 +100,14 @@ def whole_number(value: Any, at: str, *, least: int) -> int:
 
 def number(value: Any, at: str) -> float:
     """Return a value that must be a finite number; an integer stays one."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong(at, "a number")
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:
+        # An integer that no double holds.
+        finite = False
+    if not finite:
         raise wrong(at, "a number")
     return value
 

@@ -6,6 +6,7 @@ import pytest
 
 from capture.admission import Rules, admit, engine_headers, hints, reply_headers, with_model
 from capture.dialects.chat import Chat
+from capture.dialects.completions import Completions
 from capture.engines.vllm import Vllm
 from capture.errors import ClientError
 
@@ -77,6 +78,17 @@ def test_a_pinned_seed_differs_by_rollout_and_call() -> None:
 def test_a_replys_length_is_clamped_under_the_name_that_the_client_used(asked: dict, expected: dict) -> None:
     body, _ = sent({**ASKED, **asked}, max_output_tokens=100)
     assert {name: value for name, value in body.items() if name.startswith("max_")} == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"), [({}, 16), ({"max_tokens": None}, 100), ({"max_tokens": 50}, 50), ({"max_tokens": 500}, 100)]
+)
+def test_completions_know_the_older_name_alone(asked: dict, expected: int) -> None:
+    request = Completions().read(json.dumps({"prompt": "x", **asked}).encode())
+    rules = Rules(max_output_tokens=100)
+    body = json.loads(admit(request, Vllm(), rules, served=("tiny",), rollout="r-1", n=0).body)
+    assert body["max_tokens"] == expected
+    assert "max_completion_tokens" not in body
 
 
 def test_what_steers_the_engine_is_taken_out_and_named() -> None:

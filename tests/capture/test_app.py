@@ -131,7 +131,7 @@ async def test_a_strict_rollout_lists_and_serves_its_model_alone(home: House) ->
     assert (status, body["error"]["code"], body["error"]["param"]) == (404, "model_not_found", "model")
 
 
-@pytest.mark.parametrize("path", ["/v1/nope", "/inference/v1/abort_requests", "/v1/completions", "/pause", "/"])
+@pytest.mark.parametrize("path", ["/v1/nope", "/inference/v1/abort_requests", "/v1/completions/render", "/pause", "/"])
 async def test_any_other_path_is_404_and_never_reaches_the_engine(engine, home: House, path: str) -> None:
     rollout = await home.rollout()
     status, body, _ = await ask(home, "POST", path, json=ASK, headers=bearer(rollout["secret"]))

@@ -13,7 +13,6 @@ import pytest
 from aiohttp import web
 from openai import AsyncOpenAI
 
-from capture.dialects.completions import Completions
 from tests.engine import Engine
 from tests.house import House, house
 
@@ -92,7 +91,6 @@ async def speaking(tmp_path: Path, **rollout: Any) -> AsyncIterator[tuple[House,
     await engine.start()
     try:
         async with house(engine, tmp_path) as home:
-            home.appliance.dialects.setdefault("completions", Completions())
             registered = await home.rollout(**rollout)
             async with AsyncOpenAI(
                 base_url=registered["base_url"], api_key=registered["secret"], max_retries=0
