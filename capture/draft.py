@@ -63,6 +63,8 @@ class Draft:
         self.failure: tuple[Status, TreeringError] | None = None
         self.stop_reply: tuple[str, bytes] | None = None
         self.ended_ms: float | None = None
+        # What the choices brought in all, once the call has ended: asked for several times, and dear to put together.
+        self._brought: list[Choice] | None = None
 
     def __repr__(self) -> str:
         return f"<Draft {self.n} {self.recorder.state if self.recorder else 'not sent'}>"
@@ -82,11 +84,15 @@ class Draft:
             return self.status
         return self.recorder.status_of(choice)
 
+    def _choices(self) -> list[Choice]:
+        if self._brought is not None:
+            return self._brought
+        return self.reader.choices() if self.reader is not None else []
+
     @property
     def numbers(self) -> list[int]:
         """The numbers of the choices that brought anything; the first's when none did."""
-        choices = self.reader.choices() if self.reader is not None else []
-        return [self.n + choice.index for choice in choices] or [self.n]
+        return [self.n + choice.index for choice in self._choices()] or [self.n]
 
     @property
     def _first_token_ms(self) -> float | None:
@@ -115,7 +121,8 @@ class Draft:
         `ended` is a reading of the rollout's counter.
         """
         self.ended_ms = round((time.monotonic() - self.start) * 1000, 3)
-        choices = (self.reader.choices() if self.reader is not None else []) or [Choice(index=0)]
+        self._brought = self._choices()
+        choices = self._brought or [Choice(index=0)]
         exchange = self._exchange()
         return [
             Record(
@@ -131,7 +138,7 @@ class Draft:
     def line(self) -> dict[str, Any]:
         """Return the fields of the call's line in the log: numbers and names, never content."""
         reader = self.reader
-        choices = reader.choices() if reader is not None else []
+        choices = self._choices()
         prompt = reader.prompt_ids if reader is not None else None
         return {
             "rollout": self.live.id,
@@ -193,7 +200,7 @@ class Draft:
         """
         if total is None or self.reader is None:
             return None
-        choices = self.reader.choices()
+        choices = self._choices()
         if len(choices) < 2:
             return total
         lengths = {one.index: 0 if one.sampled_ids is None else int(one.sampled_ids.size) for one in choices}
