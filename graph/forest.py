@@ -4,6 +4,18 @@
 into the trie as it comes and is kept nowhere else; when all are in, the calls are linked in order of arrival
 (`graph.links`) and the forks are found (`graph.forks`). Nothing that a forest says depends on the order in which the
 calls came.
+
+`Growing` is the same for a rollout that is still open: calls are put in as they end, and a forest is taken when one is
+asked for.
+- A prompt is read once, when its call is put in, whatever comes later.
+- What links a call depends on calls that arrived before it alone, and on what became of them. So calls that have ended
+  are linked once, in order of arrival, up to the first that still runs; those behind it anew for each forest, since a
+  reply that comes later may be in their way. A call that changes, or comes late, in what was linked has all calls
+  linked anew: that reads messages and the trie, and no prompt.
+- Forks, trees, and all that is made of a forest (roles, findings) are found anew for each: a few microseconds a call,
+  and no token is read for them.
+- A forest keeps what it was made of. Putting in a call when a forest was taken since the last one copies the trie: 4
+  bytes a token, moved at once.
 """
 
 from __future__ import annotations
@@ -20,19 +32,23 @@ from graph.tokens import Trie
 
 
 class Forest:
-    """A rollout's calls, linked. Made by `grow`; nothing changes it afterwards."""
+    """A rollout's calls, linked. Made by `grow` or `Growing`; nothing changes it afterwards."""
 
-    def __init__(self, rollout: Rollout, calls: Mapping[int, Call], notices: tuple[Notice, ...], tokens: Trie) -> None:
-        """Link `calls`, in order of `n` and without their prompts, which `tokens` holds."""
+    def __init__(
+        self,
+        rollout: Rollout,
+        calls: Mapping[int, Call],
+        notices: tuple[Notice, ...],
+        tokens: Trie,
+        linker: Linker,
+    ) -> None:
+        """Outline `calls`, in order of `n` and without prompts (`tokens` holds those); `linker` has linked them."""
         self.rollout = rollout
         self.calls = calls
         self.notices = notices
         self.tokens = tokens
-        linker = Linker(tokens)
-        for call in calls.values():
-            linker.add(call)
         # Every call has one; error, stopped and running calls are roots in no tree.
-        self.links: Mapping[int, Link] = linker.links
+        self.links: Mapping[int, Link] = dict(linker.links)
         # Calls that an exact continuation proves used.
         self.proved = linker.proved
         nodes = [n for n, call in calls.items() if call.status in LINKED]
@@ -109,21 +125,94 @@ class Forest:
         return "  " * depth + f"{n} " + " ".join(said)
 
 
+class Growing:
+    """The calls of one rollout, put in as they come; `forest` says what `grow` would say of them."""
+
+    def __init__(self) -> None:
+        self._tokens = Trie()
+        self._calls: dict[int, Call] = {}
+        self._linker = Linker(self._tokens)
+        # Number of the last call in `_linker`.
+        self._linked = -1
+        # A forest reads `_tokens`.
+        self._lent = False
+
+    def __repr__(self) -> str:
+        return f"<Growing: {len(self._calls)} calls, {len(self._linker.links)} linked, {self._tokens.distinct} tokens>"
+
+    def __contains__(self, n: object) -> bool:
+        return n in self._calls
+
+    @property
+    def calls(self) -> Iterable[Call]:
+        """All calls, without their prompts, in the order in which they were put in."""
+        return self._calls.values()
+
+    @property
+    def last(self) -> int:
+        """The highest number of a call; -1 when there is none."""
+        return max(self._calls, default=-1)
+
+    @property
+    def unsettled(self) -> tuple[int, ...]:
+        """The calls whose record may still change: running ones, and those that are not known to be delivered."""
+        return tuple(
+            n
+            for n, call in sorted(self._calls.items())
+            if call.status == "running" or (call.status in LINKED and call.delivered is not True)
+        )
+
+    def put(self, call: Call) -> None:
+        """Take in a call, new or changed; one that says what is known already changes nothing."""
+        known = self._calls.get(call.n)
+        if known is not None and _unchanged(known, call):
+            return
+        if self._lent:
+            self._tokens, self._lent = self._tokens.copy(), False
+            self._linker.read(self._tokens)
+        if call.n in self._tokens:
+            self._tokens.remove(call.n)
+        if call.prompt_ids is not None:
+            sampled = np.empty(0, np.int32) if call.sampled_ids is None else call.sampled_ids
+            self._tokens.insert(call.n, call.prompt_ids, sampled)
+        self._calls[call.n] = msgspec.structs.replace(call, prompt_ids=None)
+        if call.n <= self._linked:
+            self._linker, self._linked = Linker(self._tokens), -1
+
+    def forest(self, rollout: Rollout, notices: Iterable[Notice] = ()) -> Forest:
+        """Return the forest of all calls that were put in."""
+        calls = dict(sorted(self._calls.items()))
+        linker = self._linker
+        for n in [n for n in calls if n > self._linked]:
+            call = calls[n]
+            if linker is self._linker:
+                if call.status != "running":
+                    self._linked = n
+                else:
+                    linker = linker.copy()
+            linker.add(call)
+        self._lent = True
+        return Forest(rollout, calls, _ordered(notices), self._tokens, linker)
+
+
 def grow(rollout: Rollout, calls: Iterable[Call], notices: Iterable[Notice] = ()) -> Forest:
     """Link `calls`, taken one at a time and in any order, into the forest of `rollout`.
 
     Raises ValueError when two calls have the same number.
     """
-    tokens = Trie()
-    taken: dict[int, Call] = {}
+    growing = Growing()
     for call in calls:
-        if call.n in taken:
+        if call.n in growing:
             raise ValueError(f"two calls of rollout {rollout.id} have the number {call.n}")
-        if call.prompt_ids is not None:
-            sampled = np.empty(0, np.int32) if call.sampled_ids is None else call.sampled_ids
-            tokens.insert(call.n, call.prompt_ids, sampled)
-        taken[call.n] = msgspec.structs.replace(call, prompt_ids=None)
-    return Forest(rollout, dict(sorted(taken.items())), _ordered(notices), tokens)
+        growing.put(call)
+    return growing.forest(rollout, notices)
+
+
+def _unchanged(known: Call, call: Call) -> bool:
+    """Say if a record is the one that is known: what an ended call says is fixed, but not if it was delivered."""
+    if known.status == "running" or call.status == "running":
+        return False
+    return (known.status, known.delivered, known.ended) == (call.status, call.delivered, call.ended)
 
 
 def _ordered(notices: Iterable[Notice]) -> tuple[Notice, ...]:

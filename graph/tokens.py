@@ -246,6 +246,24 @@ class Trie:
             assert isinstance(run.parent.sides, list)
             run.parent.sides = [side for side in run.parent.sides if side is not run] or ()
 
+    def copy(self) -> Trie:
+        """Return a trie of its own with the same keys. Costs 4 bytes a token, moved at once, and an object a run."""
+        twin = Trie()
+        made = {id(self._root): twin._root}
+        todo = [self._root]
+        while todo:
+            run = todo.pop()
+            new = made[id(run)]
+            new.ids, new.ends = run.ids[:], run.ends[:]
+            if run.sides:
+                new.sides = [_Run(side.ids, side.start, new) for side in run.sides]
+                made.update(zip(map(id, run.sides), new.sides, strict=True))
+                todo.extend(run.sides)
+        twin._runs = [None if run is None else made[id(run)] for run in self._runs]
+        twin._prompts, twin._depths = self._prompts[:], self._depths[:]
+        twin._n, twin.distinct = self._n, self.distinct
+        return twin
+
     @property
     def nbytes(self) -> int:
         """Return the bytes that the trie holds, with the room its arrays have to grow and its own objects."""

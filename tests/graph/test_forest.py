@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from graph import links, tokens
 from graph.drift import measure
-from graph.forest import Forest, grow
+from graph.forest import Forest, Growing, grow
 from graph.records import Call, Notice, Rollout
 from tests.graph.cases import Case, load
 from tests.graph.generator import Story, stories
@@ -259,6 +260,161 @@ def test_the_outline_holds_together(calls):
         assert not forest.children(n)
         assert n in nodes
     assert forest.proved <= {n for n in nodes if forest.children(n)}
+
+
+# -- growing ----------------------------------------------------------------------------------------------------------
+
+
+def running(call: Call) -> Call:
+    """The record of a call before it ended."""
+    return msgspec.structs.replace(
+        call, status="running", delivered=None, ended=None, reply=None, prompt_ids=None, sampled_ids=None, logprobs=None
+    )
+
+
+def records(call: Call) -> list[Call]:
+    """What is known of a call, one record after the other: it runs, it has ended, its delivery is known."""
+    return [running(call), msgspec.structs.replace(call, delivered=None), call]
+
+
+@slow
+@given(stories(), st.randoms(use_true_random=False), st.data())
+def test_a_growing_forest_says_at_any_time_what_one_from_scratch_does(story: Story, random, data):
+    """Whatever came first: calls that end out of order, marks of delivery that come late, ancestors that come late."""
+    left = [records(call) for call in story.calls]
+    if data.draw(st.booleans()):
+        left = [[call] for call in story.calls]
+        random.shuffle(left)
+    growing, known, taken = Growing(), {}, []
+    while left:
+        # Mostly in order of arrival, with some calls at once.
+        place = min(data.draw(st.integers(0, 3)), len(left) - 1)
+        record = left[place].pop(0)
+        left = [each for each in left if each]
+        growing.put(record)
+        known[record.n] = record
+        if random.random() < 0.3:
+            forest = growing.forest(story.rollout)
+            expected = everything(grow(story.rollout, known.values()))
+            assert everything(forest) == expected
+            taken.append((forest, expected))
+    assert everything(growing.forest(story.rollout)) == everything(grow(story.rollout, story.calls))
+    # Nothing that came later has changed a forest.
+    for forest, expected in taken:
+        assert everything(forest) == expected
+
+
+@given(bare_calls(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_growing_with_calls_of_every_status(calls, data):
+    growing, known = Growing(), {}
+    for call in data.draw(st.permutations(calls)):
+        growing.put(call)
+        known[call.n] = call
+        assert everything(growing.forest(Rollout(id="r"))) == everything(grow(Rollout(id="r"), known.values()))
+
+
+def chain(n_calls: int) -> list[Call]:
+    """A conversation without messages; each prompt is the one before, its reply, and three ids."""
+    calls, prompt = [], [0]
+    for n in range(n_calls):
+        sampled = [n, n + 1]
+        calls.append(
+            Call(
+                n=n, status="complete", delivered=True, arrived=2 * n, ended=2 * n + 1,
+                prompt_ids=np.array(prompt, np.int32), sampled_ids=np.array(sampled, np.int32),
+            )
+        )  # fmt: skip
+        prompt = [*prompt, *sampled, 7, 8, 9]
+    return calls
+
+
+@pytest.fixture
+def work(monkeypatch) -> dict[str, int]:
+    """How many calls were linked, and how many prompts were read."""
+    done = {"linked": 0, "read": 0, "copied": 0}
+
+    def counting(owner, name, key):
+        plain = getattr(owner, name)
+
+        def counted(*given):
+            done[key] += 1
+            return plain(*given)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    counting(links.Linker, "add", "linked")
+    counting(tokens.Trie, "insert", "read")
+    counting(tokens.Trie, "copy", "copied")
+    return done
+
+
+def test_a_call_costs_the_call(work):
+    growing = Growing()
+    for call in chain(50):
+        growing.put(call)
+        growing.forest(Rollout(id="r"))
+    assert work == {"linked": 50, "read": 50, "copied": 49}
+
+
+def test_a_call_that_runs_costs_nothing_but_itself(work):
+    growing = Growing()
+    for call in chain(50):
+        growing.put(running(call))
+        growing.forest(Rollout(id="r"))
+        growing.put(call)
+        growing.forest(Rollout(id="r"))
+    assert (work["linked"], work["read"]) == (100, 50)
+
+
+def test_calls_behind_one_that_runs_are_linked_anew_and_no_prompt_is_read(work):
+    growing = Growing()
+    first, *rest = chain(10)
+    growing.put(running(first))
+    for call in rest:
+        growing.put(call)
+        growing.forest(Rollout(id="r"))
+    assert work == {"linked": sum(range(2, 11)), "read": 9, "copied": 8}
+    growing.put(first)
+    assert [link.parent for link in growing.forest(Rollout(id="r")).links.values()] == [None, *range(9)]
+    assert work["read"] == 10
+
+
+def test_a_late_ancestor_adopts():
+    growing = Growing()
+    calls = chain(4)
+    for call in (calls[0], calls[3]):
+        growing.put(call)
+    assert growing.forest(Rollout(id="r")).links[3].parent == 0
+    growing.put(calls[2])
+    assert growing.forest(Rollout(id="r")).links[3].parent == 2
+    growing.put(calls[1])
+    assert growing.forest(Rollout(id="r")).links[2].parent == 1
+
+
+def test_a_record_that_says_nothing_new_changes_nothing(work):
+    growing = Growing()
+    calls = chain(5)
+    for call in calls:
+        growing.put(call)
+    growing.forest(Rollout(id="r"))
+    for call in calls:
+        growing.put(call)
+    growing.forest(Rollout(id="r"))
+    assert work == {"linked": 5, "read": 5, "copied": 0}
+
+
+def test_what_may_still_change():
+    growing = Growing()
+    calls = chain(5)
+    growing.put(calls[0])
+    growing.put(msgspec.structs.replace(calls[1], delivered=None))
+    growing.put(msgspec.structs.replace(calls[2], delivered=False))
+    growing.put(running(calls[3]))
+    growing.put(msgspec.structs.replace(calls[4], status="error", delivered=False))
+    assert growing.unsettled == (1, 2, 3)
+    assert (growing.last, Growing().last) == (4, -1)
+    assert repr(growing) == "<Growing: 5 calls, 0 linked, 23 tokens>"
 
 
 def test_two_calls_of_one_number_are_refused():

@@ -68,6 +68,31 @@ def test_a_parting_keeps_the_longer_rest_in_the_run():
     assert [trie.path(n).tolist() for n in range(3)] == [[1, 2, 3, 4], [1, 2, 5, 6, 7, 8], [1, 2, 5, 6, 7, 8, 9]]
 
 
+few = st.lists(st.integers(0, 2), max_size=8).map(lambda found: ids(*found))
+
+
+@given(st.lists(st.tuples(few, few), max_size=12), st.lists(st.tuples(few, few), max_size=6), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_copy_is_equal_and_goes_its_own_way(before, after, data):
+    trie = Trie()
+    for key, (prompt, sampled) in enumerate(before):
+        trie.insert(key, prompt, sampled)
+    twin = trie.copy()
+    paths = [trie.path(key).tolist() for key in range(len(before))]
+    ends = [list(trie.ends(key, 99)) for key in range(len(before))]
+    grown, left = (trie, twin) if data.draw(st.booleans()) else (twin, trie)
+    for key, (prompt, sampled) in enumerate(after, start=len(before)):
+        grown.insert(key, prompt, sampled)
+    for key in data.draw(st.lists(st.sampled_from(range(len(before))), unique=True)) if before else []:
+        grown.remove(key)
+    assert [left.path(key).tolist() for key in range(len(before))] == paths
+    assert [list(left.ends(key, 99)) for key in range(len(before))] == ends
+    assert (len(left), left.distinct) == (len(before), len({tuple(p[:n]) for p in paths for n in range(1, len(p) + 1)}))
+    assert [grown.path(key).tolist() for key in range(len(before), len(grown._runs))] == [
+        [*prompt, *sampled] for prompt, sampled in after
+    ]
+
+
 def test_locate_stores_nothing():
     trie = Trie()
     trie.insert(4, ids(1, 2, 3), ids())
