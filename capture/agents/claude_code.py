@@ -10,7 +10,7 @@ def claude_code(
     base_url: str,
     model: str,
     secret: str = SECRET,
-    context: int = CONTEXT,  # noqa: ARG001 - every recipe is asked for in the same words
+    context: int = CONTEXT,
     output: int = OUTPUT,
 ) -> Recipe:
     """Return claude-code's recipe: variables alone.
@@ -27,6 +27,11 @@ def claude_code(
             "ANTHROPIC_MODEL": model,
             "ANTHROPIC_SMALL_FAST_MODEL": model,
             "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(output),
+            # Both, for it to compact by itself, 13,000 tokens before the longest reply no longer fits; else it waits
+            # for an error. It takes the first for a model whose name does not begin with `claude-`, and also cuts a
+            # list in its prompt by it.
+            "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(context),
+            "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(context),
             # Else the first line of the system prompt differs between main, title and subagents, and so do all tokens
             # behind it: nothing could be shared.
             "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
