@@ -34,6 +34,9 @@ from graph.records import IntArray
 _DELIVERY = frozenset(("stream", "stream_options", "logprobs", "top_logprobs", "n"))
 """Fields that say how a reply comes; all others may have a part in the prompt, and go to `/apply-template`."""
 
+MAX_SAID = 200
+"""Bytes kept of an answer that is none: enough to know its kind."""
+
 _openai = OpenAI()
 
 
@@ -122,7 +125,8 @@ class LlamacppReader(ChatReader):
     def answered(self, status: int, body: bytes) -> None:
         """Take the prompt's ids."""
         if status != 200:
-            self._doubts.add(f"the engine did not tell the prompt's ids: it answered {status}")
+            said = body[:MAX_SAID].decode("utf-8", "replace")
+            self._doubts.add(f"the engine did not tell the prompt's ids: it answered {status} {said}".rstrip())
             return
         try:
             self._prompt = np.array(_tokens(body), dtype=np.int32)
@@ -136,9 +140,8 @@ class LlamacppReader(ChatReader):
         came = [choice.sampled_ids.size for choice in found if choice.sampled_ids is not None]
         if counted is None or not came or sum(came) == counted:
             return found
-        self._doubts.add(
-            f"usage counted {counted} sampled tokens, and {sum(came)} ids came: which are missing can't be told"
-        )
+        counts = f"usage counted {counted} sampled tokens and {sum(came)} ids came"
+        self._doubts.add(f"{counts}: which are missing can't be told")
         return [msgspec.structs.replace(choice, sampled_ids=None, logprobs=None) for choice in found]
 
     def _take(self, track: Track, fields: dict[str, bytes]) -> bool:

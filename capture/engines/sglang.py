@@ -199,9 +199,8 @@ class SglangReader(ChatReader):
             elif len(ids) == len(track.scores):
                 track.sampled.take(ids, track.scores)
             else:
-                self._doubts.add(
-                    f"{len(ids)} ids and {len(track.scores)} logprobs came: which are missing can't be told"
-                )
+                counts = f"{len(ids)} ids and {len(track.scores)} logprobs came in a stream"
+                self._doubts.add(f"{counts}: which are missing can't be told")
                 track.sampled.take(ids, [np.nan] * len(ids))
 
     def _keep_prompt(self, raw: bytes, name: str) -> None:

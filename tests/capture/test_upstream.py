@@ -5,6 +5,9 @@ import asyncio
 import pytest
 from aiohttp import web
 
+from capture.dialects.chat import Chat
+from capture.engines.base import Ask, Inquirer
+from capture.engines.llamacpp import Llamacpp
 from capture.engines.vllm import Vllm
 from capture.errors import EngineError
 from capture.upstream import PIECEWISE_FROM, Engine
@@ -152,3 +155,43 @@ async def test_health_is_what_the_engine_says(status: int, healthy: bool) -> Non
     assert ("503" in engine.reason) is not healthy
     await engine.close()
     await runner.cleanup()
+
+
+# -- side questions
+
+
+def echo(body: bytes) -> Ask:
+    return Ask(path="/second", body=b"after " + body)
+
+
+async def test_a_question_may_follow_from_an_answer() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        return web.Response(body=request.path.encode() + b" " + await request.read())
+
+    runner, url = await answering(handler)
+    engine = await opened(url)
+    assert await engine.ask(Ask(path="/first", body=b"one")) == (200, b"/first one")
+    assert await engine.ask(Ask(path="/first", body=b"one", then=echo)) == (200, b"/second after /first one")
+    await engine.close()
+    await runner.cleanup()
+
+
+async def test_a_refusal_ends_the_questions() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        return web.Response(body=request.path.encode(), status=404)
+
+    runner, url = await answering(handler)
+    engine = await opened(url)
+    assert await engine.ask(Ask(path="/first", body=b"", then=echo)) == (404, b"/first")
+    await engine.close()
+    await runner.cleanup()
+
+
+async def test_a_reader_is_told_even_that_the_engine_is_not_there(unused_tcp_port: int) -> None:
+    reader = Llamacpp().reader(Chat().read(b'{"messages":[]}'))
+    assert isinstance(reader, Inquirer)
+    engine = await opened(f"http://127.0.0.1:{unused_tcp_port}")
+    await engine.inquire(reader)
+    assert reader.prompt_ids is None
+    assert "answered 502" in reader.undecoded[0]
+    await engine.close()

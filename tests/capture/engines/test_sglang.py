@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,13 @@ OURS = ("meta_info", "prompt_token_ids", "response_token_ids", "sglext", "input_
 
 
 @pytest.fixture
-async def server():
+async def server() -> AsyncIterator[SglangStandIn]:
     async with sglang() as one:
         yield one
 
 
 @pytest.fixture
-async def home(server: SglangStandIn, tmp_path: Path):
+async def home(server: SglangStandIn, tmp_path: Path) -> AsyncIterator[House]:
     async with house(f"sglang={server.url}", tmp_path) as one:
         server.asked.clear()
         yield one
@@ -369,7 +370,7 @@ async def test_a_server_whose_streams_lose_logprobs_is_found_out(tmp_path: Path)
             async with house(f"sglang={server.url}", tmp_path):
                 pass
         assert caught.value.code == "tier_too_low"
-        assert "in a streamed reply, logprobs were missing (4 ids and 3 logprobs came" in caught.value.message
+        assert "in a streamed reply, logprobs were missing (4 ids and 3 logprobs came in" in caught.value.message
 
 
 async def test_logprobs_that_cannot_be_paired_are_unknown_not_shifted(tmp_path: Path) -> None:
