@@ -27,6 +27,9 @@ QUEUE_LINES = 10_000
 VALUE_LIMIT = 200
 """Characters of one value; ids and model names are far shorter, and a longer text is content."""
 
+REST_S = 0.05
+"""Between two bouts of writing: lines that come meanwhile are written together, and nobody reads faster."""
+
 STOP_S = 2.0
 """How long to wait at the end for lines still to be written."""
 
@@ -61,7 +64,9 @@ def call_line(fields: Mapping[str, Any]) -> None:
     if not _calls.isEnabledFor(logging.INFO):
         return
     kept = {name: value for name, value in fields.items() if isinstance(value, str | int | float | bool)}
-    _calls.info("call", extra={"fields": kept})
+    # As `Logger.info`, but for the search of the stack for the caller, which no line of ours names.
+    record = _calls.makeRecord(_calls.name, logging.INFO, "", 0, "call", (), None, extra={"fields": kept})
+    _calls.handle(record)
 
 
 class _Handler(logging.handlers.QueueHandler):
@@ -90,6 +95,7 @@ class _Writer:
     def __init__(self, stream: TextIO) -> None:
         self.lines: queue.Queue[Any] = queue.Queue(QUEUE_LINES)
         self._stream = stream
+        self._ending = threading.Event()
         # A daemon, since a stuck stderr must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
         self._thread.start()
@@ -100,11 +106,14 @@ class _Writer:
                 self._stream.write(line + "\n")
                 if self.lines.empty():
                     self._stream.flush()
+                    # So that a busy loop doesn't wake this thread for each line.
+                    self._ending.wait(REST_S)
             except (OSError, ValueError):
                 # Closed or broken: there is nowhere left to say so.
                 continue
 
     def stop(self, dropped: int) -> None:
+        self._ending.set()
         try:
             if dropped:
                 self.lines.put(f"{dropped} log lines were dropped: stderr did not take them", timeout=STOP_S)
