@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Literal
@@ -13,18 +12,12 @@ import msgspec
 
 from capture import clock, registration
 from capture.errors import ClientError
+from capture.graphs import Graphs
 from capture.live import Live
 from capture.registration import Defaults, Place
 from capture.store.base import Entry, Page, Query, Store
 from graph import graph
-from graph.forest import Growing
 from graph.records import Notice, Stop
-
-GRAPH_CACHE = 64
-"""Graphs kept for readers that ask again: a page of rollouts, a trainer that polls."""
-
-MOST_ASKED_FOR = 8
-"""Calls whose records may have changed and that are asked for one by one; more are fetched as one page."""
 
 STOPS_BEFORE_REFUSAL = 3
 """Replies that say "the limit is reached" before an agent that goes on gets an error instead."""
@@ -40,7 +33,7 @@ class Rollouts:
         self._live: dict[str, Live] = {}
         self._loading: dict[str, asyncio.Lock] = {}
         self._by_secret: dict[bytes, tuple[str, Literal["agent", "tools"]]] = {}
-        self._graphs: OrderedDict[str, _Grown] = OrderedDict()
+        self._graphs = Graphs(store)
         # Rollouts whose store lost a call, until the store has been told.
         self._lost: dict[str, list[int]] = {}
 
@@ -169,52 +162,7 @@ class Rollouts:
         """Return a rollout's graph as it stands. Raises `ClientError` 404."""
         await self._store.flush()
         entry = await self.entry(name)
-        grown = self._graphs.get(name)
-        if grown is None or grown.created_at != entry.rollout.created_at:
-            # The second: deleted, and registered again under the same id.
-            grown = self._graphs[name] = _Grown(entry.rollout.created_at)
-        self._graphs.move_to_end(name)
-        while len(self._graphs) > GRAPH_CACHE:
-            self._graphs.popitem(last=False)
-        async with grown.lock:
-            if grown.graph is None or grown.version != entry.version or name in self._lost:
-                await self._grow(grown, entry)
-            assert grown.graph is not None
-            return grown.graph
-
-    async def _grow(self, grown: _Grown, entry: Entry) -> None:
-        """Fetch what came or changed since the graph was made, and make it anew."""
-        name = entry.rollout.id
-        unsettled = grown.growing.unsettled
-        after = grown.growing.last
-        if len(unsettled) > MOST_ASKED_FOR:
-            after, unsettled = unsettled[0] - 1, ()
-        calls = await self._store.calls(name, after=after)
-        for n in unsettled:
-            again = await self._store.calls(name, after=n - 1, limit=1)
-            calls += [call for call in again if call.n == n]
-        notices = await self._store.notices(name)
-        if name in self._lost:
-            notices.append(Notice(code="capture_incomplete", calls=tuple(self._lost[name]), data={}))
-
-        def made() -> graph.Graph:
-            for call in calls:
-                grown.growing.put(call)
-            starts = [call.started_at for call in grown.growing.calls if call.started_at]
-            rollout = msgspec.structs.replace(
-                entry.rollout, first_call_at=min(starts, default=None), last_call_at=max(starts, default=None)
-            )
-            return graph.of_forest(grown.growing.forest(rollout, notices))
-
-        # Who asked may hang up; the next must not put calls in while this thread still does.
-        making = asyncio.get_running_loop().run_in_executor(None, made)
-        try:
-            grown.graph = await asyncio.shield(making)
-        except asyncio.CancelledError:
-            await asyncio.wait([making])
-            raise
-        # Calls may have come since the entry was read: then its version is another the next time.
-        grown.version = entry.version
+        return await self._graphs.of(entry, lost=self._lost.get(name, ()))
 
     async def wait(self, name: str, *, until: Literal["closed", "idle"], idle_s: float, timeout_s: float) -> bool:
         """Wait until a rollout is closed, or idle (nothing running, none for `idle_s`); False when the time is over.
@@ -307,7 +255,7 @@ class Rollouts:
         if entry.rollout.state == "open":
             await self.close_rollout(name, wait_s=0.0)
         await self._store.delete(name)
-        self._graphs.pop(name, None)
+        self._graphs.forget(name)
         self._lost.pop(name, None)
 
     async def drained(self) -> None:
@@ -358,19 +306,6 @@ class Rollouts:
         self._live.pop(live.id, None)
         for secret in (live.entry.secret, live.entry.tools_secret):
             self._by_secret.pop(secret, None)
-
-
-class _Grown:
-    """A rollout's graph as far as it was made, and what it is made on from."""
-
-    def __init__(self, created_at: str) -> None:
-        self.created_at = created_at
-        self.growing = Growing()
-        self.graph: graph.Graph | None = None
-        # Of the entry that the graph was made for.
-        self.version = -1
-        # A graph is made in another thread, and one at a time.
-        self.lock = asyncio.Lock()
 
 
 class _Reward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

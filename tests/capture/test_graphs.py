@@ -1,0 +1,154 @@
+"""Graphs that grow: what is fetched of an open rollout, and that it is what all records give from scratch."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from capture.registration import Defaults, Place
+from capture.rollouts import Rollouts
+from capture.store import open_store
+from capture.store.base import Exchange, Record
+from graph import graph
+from graph.records import Call, Notice
+from graph.view import graph_json
+
+
+async def _place(engine: str | None) -> Place:
+    return Place(url="http://127.0.0.1:1", loopback=True, model="m", tier="train", tier_reason="", logprobs_mode="raw")
+
+
+@pytest.fixture
+async def store(tmp_path):
+    store = open_store(f"sqlite:///{tmp_path}/t.db", durability="none")
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def rollouts(store) -> Rollouts:
+    return Rollouts(store, place=_place, defaults=Defaults())
+
+
+async def register(rollouts: Rollouts, **body) -> None:
+    await rollouts.register(body, key=None, digest="d")
+
+
+async def ended(store, name: str, n: int, **more) -> None:
+    given = {"n": n, "id": f"chatcmpl-{n}", "status": "complete", "arrived": 2 * n, "ended": 2 * n + 1}
+    record = Record(call=Call(**given | more), exchange=Exchange(request=b'{"messages":[]}'))
+    await store.finish(name, [record])
+
+
+@pytest.fixture
+def asked(store, monkeypatch) -> list[tuple[int, ...]]:
+    """The numbers of the calls that each read of the store gave."""
+    given: list[tuple[int, ...]] = []
+    plain = store.calls
+
+    async def calls(rollout, **what):
+        found = await plain(rollout, **what)
+        given.append(tuple(call.n for call in found))
+        return found
+
+    monkeypatch.setattr(store, "calls", calls)
+    return given
+
+
+def ids(n: int) -> dict:
+    """A call that goes on from the one before it, exactly."""
+    prompt = np.arange(2 * n + 1, dtype=np.int32)
+    sampled = np.array([2 * n + 1], np.int32)
+    return {"prompt_ids": prompt, "sampled_ids": sampled, "logprobs": np.zeros(1, np.float32), "delivered": True}
+
+
+async def same(store, rollouts: Rollouts, name: str) -> graph.Graph:
+    """The graph, which must be what all records give from scratch."""
+    grown = await rollouts.graph(name)
+    whole = graph.read(grown.rollout, await type(store).calls(store, name), await store.notices(name))
+    assert graph_json(grown) == graph_json(whole)
+    return grown
+
+
+async def test_a_graph_fetches_later_calls_alone(store, rollouts: Rollouts, asked) -> None:
+    await register(rollouts, id="r")
+    for n in range(3):
+        await ended(store, "r", n, **ids(n))
+        found = await same(store, rollouts, "r")
+        assert [link.parent for link in found.forest.links.values()] == [None, 0, 1][: n + 1]
+    assert asked == [(0,), (1,), (2,)]
+    assert await rollouts.graph("r") is found
+    assert asked == [(0,), (1,), (2,)]
+
+
+async def test_a_graph_sees_what_became_of_a_call_that_ran(store, rollouts: Rollouts, asked) -> None:
+    await register(rollouts, id="r")
+    store.begin("r", Call(n=0, status="running", arrived=0), b"{}")
+    await ended(store, "r", 1, **ids(1))
+    found = await same(store, rollouts, "r")
+    assert [call.status for call in found.forest.calls.values()] == ["running", "complete"]
+    await ended(store, "r", 0, **ids(0))
+    found = await same(store, rollouts, "r")
+    assert [call.status for call in found.forest.calls.values()] == ["complete", "complete"]
+    assert found.forest.links[1].parent == 0
+    # Only the one that ran is asked for again, once; nothing came behind it.
+    assert asked == [(0, 1), (), (0,)]
+
+
+async def test_a_graph_sees_a_mark_of_delivery_and_a_notice(store, rollouts: Rollouts, asked) -> None:
+    await register(rollouts, id="r")
+    await ended(store, "r", 0, **ids(0) | {"delivered": None})
+    await ended(store, "r", 1, **ids(1) | {"delivered": False})
+    assert (await same(store, rollouts, "r")).forest.delivered(1) is False
+    # A retry was answered with it.
+    store.deliver("r", [0, 1], delivered=True, at="2026-01-01T00:00:00.000Z")
+    found = await same(store, rollouts, "r")
+    assert [found.forest.delivered(n) for n in (0, 1)] == [True, True]
+    store.notice("r", Notice(code="tunnel_lost", calls=(1,)))
+    assert "tunnel_lost" in [one.code for one in (await same(store, rollouts, "r")).findings]
+    await rollouts.reward("r", {"reward": 0.5})
+    assert (await same(store, rollouts, "r")).rollout.reward == 0.5
+    assert (await rollouts.graph("r")).rollout.last_call_at is None
+
+
+async def test_many_calls_that_may_have_changed_are_fetched_as_a_page(store, rollouts: Rollouts, asked) -> None:
+    await register(rollouts, id="r")
+    await ended(store, "r", 0, **ids(0))
+    for n in range(1, 12):
+        await ended(store, "r", n, **ids(n) | {"delivered": None})
+    await same(store, rollouts, "r")
+    await ended(store, "r", 12, **ids(12))
+    await same(store, rollouts, "r")
+    assert asked == [tuple(range(12)), tuple(range(1, 13))]
+
+
+async def test_a_rollout_of_a_used_id_begins_anew(store, rollouts: Rollouts) -> None:
+    await register(rollouts, id="r")
+    await ended(store, "r", 0, **ids(0))
+    await same(store, rollouts, "r")
+    # Another process deletes it and registers it again.
+    await store.delete("r")
+    other = Rollouts(store, place=_place, defaults=Defaults())
+    await register(other, id="r")
+    assert list((await same(store, rollouts, "r")).forest.calls) == []
+
+
+async def test_graphs_asked_for_at_once_are_made_once(store, rollouts: Rollouts, asked) -> None:
+    await register(rollouts, id="r")
+    await ended(store, "r", 0, **ids(0))
+    one, two = await asyncio.gather(rollouts.graph("r"), rollouts.graph("r"))
+    assert one is two
+    assert asked == [(0,)]
+
+
+async def test_who_hangs_up_leaves_a_graph_that_can_grow(store, rollouts: Rollouts) -> None:
+    await register(rollouts, id="r")
+    for n in range(40):
+        await ended(store, "r", n, **ids(n))
+        asking = asyncio.ensure_future(rollouts.graph("r"))  # noqa: TID251 -- it is cancelled in the next line but one
+        for _ in range(n % 8):
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+    assert [link.parent for link in (await same(store, rollouts, "r")).forest.links.values()] == [None, *range(39)]
