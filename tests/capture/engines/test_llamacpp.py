@@ -117,7 +117,7 @@ async def test_a_whole_reply_has_exact_ids(home: House, server: LlamacppStandIn)
     await home.idle(rollout)
     call = await home.call(rollout, 0)
     assert (call["prompt_ids"], call["sampled_ids"], call["logprobs"]) == (PROMPT, server.ids(), server.scores())
-    assert "capture_incomplete" not in await codes(home, rollout)
+    assert "unreadable_body" not in await codes(home, rollout)
 
 
 async def test_a_stream_has_exact_ids_where_all_of_them_come(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ async def test_a_stream_that_lost_an_id_has_none(home: House) -> None:
     assert call["prompt_ids"] == PROMPT
     assert "sampled_ids" not in call
     assert "logprobs" not in call
-    assert "capture_incomplete" in await codes(home, rollout)
+    assert "unreadable_body" in await codes(home, rollout)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -189,7 +189,7 @@ async def test_a_prompt_that_cannot_be_true_is_unknown_and_it_is_said(
     assert call["status"] == "complete"
     assert "prompt_ids" not in call
     assert call["sampled_ids"] == server.ids()
-    (finding,) = [one for one in (await home.graph(rollout))["findings"] if one["code"] == "capture_incomplete"]
+    (finding,) = [one for one in (await home.graph(rollout))["findings"] if one["code"] == "unreadable_body"]
     assert says in json.dumps(finding)
 
 

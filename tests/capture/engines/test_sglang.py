@@ -383,7 +383,7 @@ async def test_logprobs_that_cannot_be_paired_are_unknown_not_shifted(tmp_path: 
         call = await home.call(rollout, 0)
         assert call["sampled_ids"] == say.ids()
         assert call["logprobs"] == [None] * len(say.ids())
-        assert "capture_incomplete" in {one["code"] for one in (await home.graph(rollout))["findings"]}
+        assert "unreadable_body" in {one["code"] for one in (await home.graph(rollout))["findings"]}
 
 
 # -- completions: the one route with ids in the choices of both modes
