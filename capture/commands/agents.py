@@ -44,6 +44,11 @@ def qwen_code(given: Given) -> int:
     return _show(given, agents.qwen_code)
 
 
+def mini_swe_agent(given: Given) -> int:
+    """Print mini-swe-agent's recipe."""
+    return _show(given, agents.mini_swe_agent)
+
+
 def _show(given: Given, recipe_of: Callable[..., agents.Recipe]) -> int:
     """Print an agent's configuration, environment and command line."""
     asked = given.arguments

@@ -116,3 +116,42 @@ def test_an_unknown_part_is_refused():
     )
     assert done.returncode == 2
     assert done.stderr.startswith("usage: bin/setup.py {app|demo|test|real-vllm|real-opencode|")
+
+
+def test_a_python_is_started_before_it_is_taken(tmp_path):
+    """pyenv's stand-ins lie on the PATH for versions that are not switched on."""
+    version = sys.version_info[:2]
+    stand_in = tmp_path / "python{}.{}".format(*version)
+    stand_in.write_text("#!/bin/sh\nexit 127\n")
+    stand_in.chmod(0o755)
+    assert setup.started(str(stand_in), version) is None
+    assert setup.started(sys.executable, version) == sys.executable
+    assert setup.started(sys.executable, (version[0], version[1] + 1)) is None
+    assert setup.started(str(tmp_path / "none"), version) is None
+
+
+def test_a_python_is_found_among_pyenvs(tmp_path, monkeypatch):
+    folder = tmp_path / "versions" / "3.99.1" / "bin"
+    folder.mkdir(parents=True)
+    python = folder / "python3.99"
+    python.write_text(f"#!/bin/sh\necho 3 99 {python}\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    assert setup.need_python((3, 99), "it") == str(python)
+
+
+def test_a_python_that_there_is_none_of_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    monkeypatch.setattr(setup, "find_uv", lambda: None)
+    with pytest.raises(
+        setup.SetupError, match=r"^Harbor needs Python 3\.99, and none was found: put python3\.99 on the"
+    ):
+        setup.need_python((3, 99), "Harbor")
+
+
+def test_harbor_says_what_it_lacks(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(setup.SetupError, match="tmux"):
+        setup.install_python_agent("harbor")

@@ -42,6 +42,8 @@ class Labels(msgspec.Struct, frozen=True, kw_only=True):
     parents: dict[int, int]
     # Call that goes on behind a compaction → the calls whose text it brings.
     compactions: dict[int, tuple[int, ...]] = {}
+    # Calls of a conversation that its agent dropped and nobody went on with.
+    discarded: tuple[int, ...] = ()
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):

@@ -73,6 +73,7 @@ def verdict(graph: dict[str, Any]) -> Labels:
         conversations=tuple(msgspec.convert(found, ConversationLabel) for found in graph["conversations"]),
         parents={call["n"]: call["parent"] for call in graph["calls"] if call["parent"] is not None},
         compactions={call["n"]: tuple(call["carries"]) for call in graph["calls"] if call["link"] == "compaction"},
+        discarded=tuple(call["n"] for call in graph["calls"] if call["discarded"]),
     )
 
 

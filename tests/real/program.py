@@ -34,8 +34,15 @@ def program(name: str, command: str) -> Path:
 
 def missing(name: str, command: str) -> str | None:
     """Say in a sentence why an agent from npm cannot be run here, or return None."""
-    if program(name, command).exists():
-        return None
+    return None if program(name, command).exists() else _why(name)
+
+
+def missing_venv(name: str, command: str) -> str | None:
+    """Say in a sentence why an agent with an environment of its own cannot be run here, or return None."""
+    return None if (REAL / name / "bin" / command).exists() else _why(name)
+
+
+def _why(name: str) -> str:
     why = REAL / f"{name}.why"
     reason = (
         why.read_text().strip() if why.exists() else f"it is not installed: run bin/test, or bin/setup.py real-{name}"
