@@ -16,6 +16,7 @@ from capture import admission, clock
 from capture.dialects.base import NO_TARGET, Dialect, Earlier, Target
 from capture.draft import Draft
 from capture.engines.base import Inquirer
+from capture.engines.tips import Tips
 from capture.errors import ClientError, StoreError, TreeringError
 from capture.fleet import Fleet
 from capture.live import Live
@@ -54,6 +55,7 @@ class Calls:
         self._relay_abort = relay_abort
         self._refuse_unstored = on_store_failure == "refuse"
         self._log = log
+        self._tips = Tips()
 
     def engine_of(self, live: Live) -> Engine:
         """Return the engine that a rollout's calls go to at present. Raises `TreeringError`."""
@@ -148,6 +150,8 @@ class Calls:
             self._notice(draft, "steering_removed", {"fields": names})
         draft.engine = engine.name
         draft.reader = engine.adapter.reader(draft.request, model=draft.admitted.reply_model)
+        if hasattr(draft.reader, "known"):
+            draft.reader.known = self._tips.of(live.id, live)
         draft.translator = dialect.translator(draft.request)
         draft.recorder = Recorder(
             draft.request, draft.reader, translator=draft.translator, relay_abort=self._relay_abort

@@ -120,7 +120,7 @@ class ChatReader:
                 return Seen(data=data)
         self._events += 1
         try:
-            top = rawjson.split(data)
+            top = self._split(data)
             choices = rawjson.objects(top["choices"]) if top.get("choices", NULL) != NULL else None
         except ValueError as error:
             self._doubts.add(f"event {self._events} can't be read: {error}")
@@ -159,7 +159,7 @@ class ChatReader:
         """Read a whole reply; `Seen.data` is the body for the client."""
         self._whole = body
         try:
-            top = rawjson.split(body)
+            top = self._split(body)
             choices = rawjson.objects(top["choices"]) if top.get("choices", NULL) != NULL else []
         except ValueError as error:
             self._doubts.add(f"the body can't be read: {error}")
@@ -210,6 +210,10 @@ class ChatReader:
         return rawjson.join_elements([listed(track.entries) for track in self._sorted()])
 
     # -- what an engine's own reader says
+
+    def _split(self, data: bytes) -> dict[str, bytes]:
+        """Return the fields of an event or a reply, in order. Raises ValueError for what is no JSON object."""
+        return rawjson.split(data)
 
     def _met(self, data: bytes, top: dict[str, bytes], choices: Sequence[dict[str, bytes]] | None) -> None:
         """Look at an event before any of it is read or cut."""

@@ -18,13 +18,15 @@ import msgspec
 
 from capture import rawjson
 from capture.dialects.base import Request
-from capture.engines import vllm_completions
+from capture.engines import tips, vllm_completions
 from capture.engines.base import A_FEW, Ask, Reader, Seen
 from capture.engines.chat_reader import FLAGS, ChatReader, Track
 from capture.engines.sampled import NULL
 from capture.engines.stamp import Piece, Stamp, begin_of, maybe_begin
+from capture.engines.tips import Known
 from capture.engines.wire import ON_THE_FINISH, with_usage
 from capture.errors import EngineError
+from graph.records import IntArray
 
 # Of a chat request, what its prompt is made of.
 _RENDERED = (
@@ -100,6 +102,10 @@ class VllmReader(ChatReader):
 
     def __init__(self, request: Request, *, model: str | None = None) -> None:
         super().__init__(request, model=model)
+        # What is known of the prompts before this one; `calls` says.
+        self.known: Known | None = None
+        # The ids that `_split` found, until they are read.
+        self._found: IntArray | None = None
         # Made of the last event that was read in full, so it says of the head what that said; and that event's choice.
         self._stamp: Stamp | None = None
         self._stamped: Track
@@ -113,6 +119,10 @@ class VllmReader(ChatReader):
                 return self._read_stamped(self._stamp, data, piece)
             self._stamp = None
         return super().event(data)
+
+    def _split(self, data: bytes) -> dict[str, bytes]:
+        top, self._found = tips.split(data, self.known if self.prompt_ids is None else None)
+        return top
 
     def _read_stamped(self, stamp: Stamp, data: bytes, piece: Piece) -> Seen:
         """Take what a stamp read of a chunk, as `event` would have."""
@@ -153,7 +163,7 @@ class VllmReader(ChatReader):
         if raw == NULL:
             return False
         if self.prompt_ids is None:
-            ids = self._doubts.id_array(raw, "prompt_token_ids")
+            ids = self._doubts.id_array(raw, "prompt_token_ids") if self._found is None else self._found
             # No prompt is empty, so an empty list says that it is not known.
             self.prompt_ids = ids if ids is not None and ids.size else None
         if self._asked.token_ids:

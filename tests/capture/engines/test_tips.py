@@ -1,0 +1,220 @@
+"""Prompts' ids by the text of an earlier prompt: the same ids, and nothing else changed."""
+
+import gc
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from capture.dialects.chat import Chat
+from capture.engines import tips
+from capture.engines.sampled import Doubts
+from capture.engines.tips import Known, Tips, maybe_parse
+from capture.engines.vllm import VllmReader
+from tests.engine import chunk, whole
+from tests.playbook import body
+
+
+def text(*ids: int) -> bytes:
+    return b"[" + b",".join(b"%d" % one for one in ids) + b"]"
+
+
+def read(known: Known, *ids: int) -> list[int]:
+    found = known.maybe_ids(text(*ids))
+    assert found is not None
+    assert found.dtype == np.int32
+    result: list[int] = found.tolist()
+    return result
+
+
+# -- parsing
+
+
+@pytest.mark.parametrize("good", ["0", "5", "0,0", "12,3,100,99999", "2147483647", "10,1000000000"])
+def test_numbers_with_a_comma_between_are_parsed(good: str) -> None:
+    found = maybe_parse(good.encode())
+    assert found is not None
+    assert found.tolist() == [int(one) for one in good.split(",")]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        " ",
+        "1 ,2",
+        "1,,2",
+        ",1",
+        "1,",
+        "01",
+        "1,00",
+        "-1",
+        "+1",
+        "1.0",
+        "1e3",
+        "2147483648",
+        "9" * 30,
+        "[1]",
+        '"1"',
+        "x",
+    ],
+)
+def test_anything_else_is_for_the_ordinary_reader(bad: str) -> None:
+    assert maybe_parse(bad.encode()) is None
+
+
+@given(st.text("0123456789,,,- .", max_size=12))
+def test_what_is_parsed_is_what_json_says(written: str) -> None:
+    found = maybe_parse(written.encode())
+    if found is not None:
+        assert found.tolist() == json.loads(f"[{written}]")
+
+
+# -- tips
+
+
+def test_only_the_rest_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+
+    def noted(written: bytes) -> Any:
+        parsed.append(written)
+        return maybe_parse(written)
+
+    monkeypatch.setattr(tips, "maybe_parse", noted)
+    known = Known()
+    assert read(known, 1, 2, 3) == [1, 2, 3]
+    assert read(known, 1, 2, 3, 4, 5) == [1, 2, 3, 4, 5]
+    assert read(known, 1, 2, 3, 4, 5) == [1, 2, 3, 4, 5]
+    assert parsed == [b"1,2,3", b"4,5"]
+    assert repr(known) == "<Known [5]>"
+
+
+def test_half_a_number_is_no_beginning() -> None:
+    known = Known()
+    assert read(known, 1, 12) == [1, 12]
+    assert read(known, 1, 123, 4) == [1, 123, 4]
+    assert repr(known) == "<Known [3, 2]>"
+
+
+def test_a_rest_that_is_no_list_is_for_the_ordinary_reader() -> None:
+    known = Known()
+    read(known, 1, 2)
+    for bad in (b"[1,2,]", b"[1,2,x]", b"[1,2,03]", b"1,2]", b"[1,2"):
+        assert known.maybe_ids(bad) is None
+    assert repr(known) == "<Known [2]>"
+
+
+def test_conversations_side_by_side_have_a_tip_each_and_the_oldest_goes() -> None:
+    known = Known()
+    for one in range(tips.TIPS + 1):
+        read(known, one, 0)
+    assert [tip.ids[0] for tip in known.tips] == list(range(tips.TIPS, 0, -1))
+    read(known, 1, 0, 5)
+    assert known.tips[0].ids.tolist() == [1, 0, 5]
+    assert len(known.tips) == tips.TIPS
+
+
+class Owner:
+    pass
+
+
+def test_all_together_are_bounded_and_the_rollout_that_is_least_used_goes_first() -> None:
+    a, b = Owner(), Owner()
+    size = len(text(1, 2)) - 1 + 8
+    kept = Tips(kept_bytes=size)
+    read(kept.of("a", a), 1, 2)
+    read(kept.of("b", b), 1, 2)
+    first = kept.of("a", a)
+    kept.of("b", b)
+    assert (first.tips, len(kept.of("b", b).tips)) == ([], 1)
+    # One that is larger than all the room is not kept.
+    read(kept.of("b", b), *range(100))
+    assert kept.of("b", b).tips == []
+    assert kept._room == size
+
+
+def test_they_go_with_their_rollout() -> None:
+    owner = Owner()
+    kept = Tips()
+    read(kept.of("a", owner), 1, 2)
+    kept.of("a", owner)
+    before = kept._room
+    del owner
+    gc.collect()
+    assert repr(kept) == "<Tips of 0 rollouts>"
+    assert kept._room > before
+
+
+# -- the same as the ordinary reader
+
+
+def compact(form: Any) -> bytes:
+    return json.dumps(form, separators=(",", ":")).encode()
+
+
+numbers = st.lists(st.integers(0, 999), min_size=1, max_size=6)
+odd = st.sampled_from([None, [], [-1], [2**31], ["x"], [1.5], [[1]], 5, "x", {"a": [1]}])
+NESTED = ('{"prompt_token_ids":[1,2]}', ',"prompt_token_ids":[1,2],', '"prompt_token_ids":null')
+
+
+@st.composite
+def replies(draw: st.DrawFn) -> list[tuple[bool, bytes]]:
+    """Streams' openings and whole replies, one after the other, whose prompts may begin alike; some of them damaged."""
+    made = []
+    last: list[int] = []
+    for _ in range(draw(st.integers(1, 4))):
+        streamed = draw(st.booleans())
+        ids = (last if draw(st.booleans()) else []) + draw(numbers)
+        form = chunk(role=True, prompt=ids) if streamed else whole([5, 6], prompt=ids)
+        if draw(st.integers(0, 4)) == 0:
+            form["prompt_token_ids"] = draw(odd)
+        if draw(st.integers(0, 4)) == 0:
+            form["choices"][0]["prompt_token_ids"] = draw(numbers)
+        if draw(st.integers(0, 4)) == 0:
+            form["model"] = draw(st.sampled_from(NESTED))
+        one = compact(form)
+        if draw(st.integers(0, 3)) == 0:
+            at = draw(st.integers(0, len(one)))
+            patch = draw(st.sampled_from([b"", b" ", b",", b"0", b"-", b"]", b"\xff", *(x.encode() for x in NESTED)]))
+            one = one[:at] + patch + one[at + draw(st.integers(0, 2)) :]
+        last = ids
+        made.append((streamed, one))
+    return made
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(replies(), st.booleans())
+def test_known_prompts_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, made: list[tuple[bool, bytes]], token_ids: bool
+) -> None:
+    monkeypatch.setattr(tips, "LONG", 0)
+    known = Known()
+    for streamed, data in made:
+        request = Chat().read(body(stream=streamed, return_token_ids=token_ids))
+        quick, full = VllmReader(request), VllmReader(request)
+        quick.known = known
+        for _ in range(2):
+            seen, expected = (one.event(data) if streamed else one.whole(data) for one in (quick, full))
+            assert seen == expected
+        for one in (quick, full):
+            assert one.prompt_ids is None or one.prompt_ids.dtype == np.int32
+        ids = [None if one.prompt_ids is None else one.prompt_ids.tolist() for one in (quick, full)]
+        assert ids[0] == ids[1]
+        assert (quick.undecoded, quick.reply_id, quick.reply()) == (full.undecoded, full.reply_id, full.reply())
+
+
+def test_the_ordinary_reader_is_not_asked_for_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lest the equality above be that of the ordinary reader with itself."""
+    monkeypatch.setattr(tips, "LONG", 0)
+    monkeypatch.setattr(Doubts, "id_array", None)
+    request = Chat().read(body())
+    known = Known()
+    for prompt in ([1, 2, 3], [1, 2, 3, 4]):
+        reader = VllmReader(request)
+        reader.known = known
+        assert json.loads(reader.whole(compact(whole([5], prompt=prompt))).data or b"")["prompt_token_ids"] is None
+        assert reader.prompt_ids is not None
+        assert reader.prompt_ids.tolist() == prompt
