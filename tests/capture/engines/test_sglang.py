@@ -202,6 +202,29 @@ async def test_a_client_that_asks_for_it_gets_it(home: House, server: SglangStan
     assert call["reply"].get("sglext", ext if streamed else None) == (ext if streamed else None)
 
 
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("return_token_ids", " on /v1/chat/completions"),
+        ("return_prompt_token_ids", ""),
+        ("return_meta_info", ""),
+    ],
+)
+async def test_the_stand_in_refuses_what_sglang_refuses(server: SglangStandIn, name: str, where: str) -> None:
+    ask = {"model": "tiny", "messages": USER, name: True}
+    url = server.url + "/v1/chat/completions"
+    async with aiohttp.ClientSession() as session:
+        async with session.post(url, json={**ask, "stream": True}) as answer:
+            assert answer.status == 400
+            assert await answer.json() == {
+                "object": "error", "type": "BadRequestError", "param": None, "code": 400,
+                "message": f"{name} is not supported with streaming{where}. "
+                f"Please set stream=false when using {name}=true.",
+            }  # fmt: skip
+        async with session.post(url, json=ask) as answer:
+            assert answer.status == 200
+
+
 async def test_a_client_that_asks_a_stream_for_vllms_field_gets_sglangs_own_answer(
     home: House, server: SglangStandIn
 ) -> None:
