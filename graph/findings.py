@@ -29,8 +29,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     do: str
     # Keys of the finding's data and what they hold.
     data: tuple[tuple[str, str], ...] = ()
-    # Who says it: the graph reads it from the calls; capture sends it as a notice.
-    source: Literal["graph", "notice"] = "graph"
+    # Who says it: the graph reads it from the calls; capture sends it as a notice; an export says it of itself.
+    source: Literal["graph", "notice", "export"] = "graph"
     eval_level: Level | None = None
 
 
@@ -188,6 +188,15 @@ _ROWS = (
         means="A large part of the parent is not the prefix of the child.",
         do="See cause and position: the setting of an agent or a template is often behind it.",
         data=(("threshold", "in tokens"), ("causes", "cause → number of calls")),
+    ),
+    Row(
+        code="realign_masked",
+        level="info",
+        text="Rows that cross drifts mask {tokens} sampled tokens; {rows} row(s) of their own train them.",
+        means="Behind a break, what was sampled was scored under another prefix than the row's (`drift=realign`).",
+        do="Nothing: no token is lost. Where such rows are many, `drift=split` may give fewer.",
+        data=(("tokens", "sampled tokens that lie behind a break"), ("rows", "rows of their own, one for each reply")),
+        source="export",
     ),
     Row(
         code="volatile_prefix",

@@ -1,15 +1,13 @@
 """Training sequences: rows cut from the forest, in which every sampled token is trained exactly once.
 
-Rules (`drift=split`):
-- A row is a chain of exact links, from a call that begins one to a leaf: exactly what the engine scored. It never
-  crosses a drift or a compaction; a new row begins there.
-- A call that lies on several chains is trained in one of them: the path that went on, of several the one whose leaf
-  came first. On the others it is context. What sampled ids may be trained at all is `graph.eligibility`'s to say.
-- A row ends with the last reply that is trained in it: context behind that teaches nothing. A row without a trained
-  token is not exported.
+Rules:
+- `drift=split`: a row never crosses a drift, so each is exactly what the engine scored; a new row begins there.
+  `drift=realign`: a row crosses drifts up to the threshold. Which calls make a row, and what is trained in it, is
+  `graph.chains`' to say; `drift=tree` is `graph.tree`'s.
+- What sampled ids may be trained at all is `graph.eligibility`'s to say. A row without a trained token is not exported.
 - Rows come conversation by conversation, depth first. (A trainer that chains rows in arrival order turns interleaved
   subagents into one row a turn.)
-- Each call of the rollout is trained in one row, or is in `left_out` with its reason; none is in both.
+- Each call of the rollout is trained, or is in `left_out` with its reason; none is both.
 
 `input_ids` int32, `loss_mask` uint8 and `logprobs` float32 have one length; the logprob of a context token is NaN,
 which becomes null in JSON: absent, not 0.0.
@@ -19,13 +17,16 @@ Costs: linear in the tokens of the rows; the forest is walked once, without recu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from collections.abc import Sequence as Many
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
+from graph.chains import Chain, arrival, chains
 from graph.drift import THRESHOLD
 from graph.eligibility import reason
 from graph.forest import Forest
@@ -36,7 +37,7 @@ MaskArray = npt.NDArray[np.uint8]
 
 ROLES = ("main", "summary", "subagent", "auxiliary")
 """What may be asked for; `summary` is the auxiliary conversations that were one."""
-DRIFTS = ("split",)
+DRIFTS = ("split", "realign", "tree")
 USES = ("context", "train")
 
 
@@ -45,7 +46,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     roles: tuple[str, ...] = ("main",)
     drift: str = "split"
-    # In tokens; for what crosses a drift.
+    # Of `realign`: the largest drift, in tokens, that a row crosses.
     threshold: int = THRESHOLD
     # What becomes of replies drawn under a constraint, and of those that broke off.
     constrained: str = "context"
@@ -88,7 +89,7 @@ class Sequence(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     role: Role
     # The chain's calls, first to last; those that are context here included.
     calls: tuple[int, ...]
-    # Those whose sampled ids are trained in this row.
+    # Those whose sampled ids are trained in this row, all of them or some.
     trained: tuple[int, ...]
     input_ids: IntArray
     loss_mask: MaskArray
@@ -96,6 +97,7 @@ class Sequence(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     spans: tuple[Span, ...]
     n_trained_tokens: int
     truncated: Literal[False, "length", "limit"] = False
+    # Drifts that the row crosses; it has the later call's ids behind each.
     drift_crossed: int = 0
     # What the trained calls were sampled with; None where they differ or the value was not seen.
     sampling: dict[str, Any] = {}
@@ -108,6 +110,13 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
     call: int
     reason: str
+
+
+class Masked(msgspec.Struct, frozen=True, kw_only=True):
+    """What crossing drifts cost: sampled tokens that lie behind a break, and the rows of their own that train them."""
+
+    tokens: int
+    rows: int
 
 
 class Sequences(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -123,6 +132,8 @@ class Sequences(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     left_out: tuple[LeftOut, ...]
     # Codes of findings of level warn or error.
     findings: tuple[str, ...]
+    # Of `realign` alone.
+    realign_masked: Masked | None = None
 
     @property
     def n_trained_tokens(self) -> int:
@@ -131,24 +142,25 @@ class Sequences(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def cut(graph: Graph, options: Options | None = None) -> Sequences:
-    """Cut a graph into training sequences."""
+    """Cut a graph into rows. Raises ValueError for `drift=tree`, which has none: see `graph.tree`."""
     options = options or Options()
-    forest, rollout = graph.forest, graph.rollout
-    wanted = {n for found in graph.conversations if _wanted(found, options.roles) for n in found.calls}
-    reasons = {
-        n: reason(forest, n, aborted=options.aborted == "train", constrained=options.constrained == "train")
-        or (None if n in wanted else "role")
-        for n in sorted(forest.calls)
-    }
+    if options.drift == "tree":
+        raise ValueError("drift=tree has no rows")
+    reasons = left_out(graph, options)
+    crosses = options.threshold if options.drift == "realign" else None
     rows: list[Sequence] = []
+    masked = [0, 0]
     for conversation in graph.conversations:
-        if not wanted.issuperset(conversation.calls):
+        if not wanted(conversation, options.roles):
             continue
-        for chain, trained in _chains(forest, conversation, {n for n in conversation.calls if reasons[n] is None}):
-            rows.append(_row(graph, len(rows), conversation, chain, trained))
-    codes = {finding.code for finding in graph.findings if finding.level in {"warn", "error"}}
-    if not rows:
-        codes.add("nothing_trainable")
+        eligible = {n for n in conversation.calls if reasons[n] is None}
+        for chain in chains(graph.forest, conversation.calls, eligible, threshold=crosses):
+            row = _row(graph, len(rows), conversation, chain)
+            rows.append(row)
+            if chain.lost:
+                masked[0] += row.n_trained_tokens
+                masked[1] += 1
+    rollout = graph.rollout
     return Sequences(
         rollout=rollout.id,
         group=rollout.group,
@@ -157,96 +169,87 @@ def cut(graph: Graph, options: Options | None = None) -> Sequences:
         logprobs_mode=rollout.logprobs_mode,
         sequences=tuple(rows),
         left_out=tuple(LeftOut(call=n, reason=why) for n, why in reasons.items() if why is not None),
-        findings=tuple(sorted(codes)),
+        findings=codes(graph, *([] if rows else ["nothing_trainable"]), *(["realign_masked"] if masked[1] else [])),
+        realign_masked=None if crosses is None else Masked(tokens=masked[0], rows=masked[1]),
     )
 
 
-def _wanted(conversation: Conversation, roles: tuple[str, ...]) -> bool:
+def wanted(conversation: Conversation, roles: Many[str]) -> bool:
+    """Say if a conversation is one of those asked for."""
     return conversation.role in roles or (conversation.kind == "summary" and "summary" in roles)
 
 
-def _chains(
-    forest: Forest, conversation: Conversation, eligible: set[int]
-) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield (calls of the row, those trained in it) depth first, for each chain that trains something."""
-    inside = set(conversation.calls)
-    exact = {n: [m for m in forest.children(n) if m in inside and forest.links[m].kind == "exact"] for n in inside}
-    owner = _owners(forest, exact)
-    # A parent ended before its child arrived, so in order of arrival each call's chain is known when it comes up.
-    chain: dict[int, tuple[int, ...]] = {}
-    waiting = sorted((n for n in inside if forest.links[n].parent not in inside), key=_arrival(forest), reverse=True)
-    while waiting:
-        n = waiting.pop()
-        link = forest.links[n]
-        before = chain[link.parent] if link.kind == "exact" and link.parent in chain else ()
-        chain[n] = (*before, n)
-        waiting += sorted((m for m in forest.children(n) if m in inside), key=_arrival(forest), reverse=True)
-        if exact[n]:
-            continue
-        trained = tuple(m for m in chain[n] if owner[m] == n and m in eligible)
-        if trained:
-            yield chain[n][: chain[n].index(trained[-1]) + 1], trained
+def left_out(graph: Graph, options: Options) -> dict[int, str | None]:
+    """Return for each call why it is not trained, in order of their numbers; None for one that is."""
+    inside = {n for found in graph.conversations if wanted(found, options.roles) for n in found.calls}
+    aborted, constrained = options.aborted == "train", options.constrained == "train"
+    return {
+        n: reason(graph.forest, n, aborted=aborted, constrained=constrained) or (None if n in inside else "role")
+        for n in sorted(graph.forest.calls)
+    }
 
 
-def _owners(forest: Forest, exact: Mapping[int, list[int]]) -> dict[int, int]:
-    """Return for each call the leaf of the chain in which it is trained."""
-    arrival = _arrival(forest)
-    owner: dict[int, int] = {}
-    for n in sorted(exact, key=arrival, reverse=True):
-        on = [m for m in exact[n] if m not in forest.discarded] or exact[n]
-        owner[n] = min((owner[m] for m in on), key=arrival, default=n)
-    return owner
+def codes(graph: Graph, *more: str) -> tuple[str, ...]:
+    """Return the codes of a graph's findings of level warn or error, and `more`, sorted."""
+    found = {finding.code for finding in graph.findings if finding.level in {"warn", "error"}}
+    return tuple(sorted({*found, *more}))
 
 
-def _arrival(forest: Forest) -> Any:
-    return lambda n: (forest.calls[n].arrived, n)
-
-
-def _row(
-    graph: Graph, row: int, conversation: Conversation, chain: tuple[int, ...], trained: tuple[int, ...]
-) -> Sequence:
+def _row(graph: Graph, row: int, conversation: Conversation, chain: Chain) -> Sequence:
     forest = graph.forest
+    trained = tuple(part.call for part in chain.trained)
     calls = [forest.calls[n] for n in trained]
-    ids = forest.ids(chain[-1])
+    ids = forest.ids(chain.calls[-1])
     assert ids is not None, "a trained call has ids"
     mask = np.zeros(len(ids), dtype=np.uint8)
     logprobs = np.full(len(ids), np.nan, dtype=np.float32)
-    spans: list[Span] = []
-    end = 0
-    for n in chain:
-        start, call = end, forest.calls[n]
-        middle, sampled = forest.n_prompt(n), forest.n_sampled(n)
-        assert middle is not None, "a call in a chain has a prompt"
-        assert sampled is not None, "a call in a chain has sampled ids"
-        end = middle + sampled
-        if middle > start:
-            spans.append(Span(call=n, kind="prompt", start=start, end=middle))
-        spans += [
-            Span(call=n, kind="sampled", start=middle + first, end=middle + last, weights=version)
-            for first, last, version in _versions(call, sampled)
-        ]
-        if n in trained:
-            mask[middle:end] = 1
-            logprobs[middle:end] = call.logprobs
-    assert end == len(ids), "a chain of exact links is its last call's ids"
+    for part, call in zip(chain.trained, calls, strict=True):
+        first = forest.n_prompt(part.call)
+        assert first is not None, "a trained call has a prompt"
+        assert call.logprobs is not None, "a trained call has logprobs"
+        mask[part.start : part.end] = 1
+        logprobs[part.start : part.end] = call.logprobs[part.start - first : part.end - first]
     return Sequence(
         row=row,
         conversation=conversation.n,
         role=conversation.role,
-        calls=chain,
+        calls=chain.calls,
         trained=trained,
         input_ids=ids,
         loss_mask=mask,
         logprobs=logprobs,
-        spans=tuple(spans),
+        spans=_spans(forest, chain.calls),
         n_trained_tokens=int(mask.sum()),
         truncated=_truncated(graph, conversation, calls),
-        sampling=_sampling(calls),
-        call_rewards={call.n: reward for call in calls if (reward := _reward(graph, call)) is not None},
+        drift_crossed=chain.crossed,
+        sampling=sampling_of(calls),
+        call_rewards={call.n: reward for call in calls if (reward := reward_of(graph, call)) is not None},
     )
 
 
-def _versions(call: Call, sampled: int) -> Iterator[tuple[int, int, str | None]]:
+def _spans(forest: Forest, chain: Many[int]) -> tuple[Span, ...]:
+    """Return where each part of a row came from. Behind a break, the later call's prompt stands for what was there."""
+    spans: list[Span] = []
+    end = 0
+    for n in chain:
+        drift = forest.links[n].drift
+        if drift is not None and spans:
+            end = drift.at
+            spans = [replace(span, end=min(span.end, end)) for span in spans if span.start < end]
+        middle, sampled = forest.n_prompt(n), forest.n_sampled(n)
+        assert middle is not None, "a call in a chain has a prompt"
+        assert sampled is not None, "a call in a chain has sampled ids"
+        if middle > end:
+            spans.append(Span(call=n, kind="prompt", start=end, end=middle))
+        spans += [
+            Span(call=n, kind="sampled", start=middle + first, end=middle + last, weights=version)
+            for first, last, version in versions(forest.calls[n], sampled)
+        ]
+        end = middle + sampled
+    return tuple(spans)
+
+
+def versions(call: Call, sampled: int) -> Iterator[tuple[int, int, str | None]]:
     """Yield (start, end, version) over the sampled ids of a call, cut where its weights change."""
     weights = call.weights
     at = 0
@@ -266,12 +269,12 @@ def _truncated(graph: Graph, conversation: Conversation, calls: list[Call]) -> L
     if any(call.finish_reason == "length" for call in calls):
         return "length"
     if graph.rollout.stopped is not None and conversation.role == "main":
-        last = max(graph.calls_of("main"), key=_arrival(graph.forest))
+        last = max(graph.calls_of("main"), key=arrival(graph.forest))
         return "limit" if calls[-1].n == last else False
     return False
 
 
-def _sampling(calls: list[Call]) -> dict[str, Any]:
+def sampling_of(calls: list[Call]) -> dict[str, Any]:
     names = sorted({name for call in calls for name in call.sampling_sent})
     first = calls[0].sampling_sent
     return {
@@ -280,6 +283,6 @@ def _sampling(calls: list[Call]) -> dict[str, Any]:
     }
 
 
-def _reward(graph: Graph, call: Call) -> float | None:
+def reward_of(graph: Graph, call: Call) -> float | None:
     rewards = graph.rollout.per_call_rewards
     return rewards.get(f"{call.id}#{call.choice}", rewards.get(call.id)) if call.id is not None else None

@@ -72,6 +72,9 @@ def _finding(row: Row) -> Iterator[str]:
     if row.source == "notice":
         yield ""
         yield "Noted while capturing."
+    if row.source == "export":
+        yield ""
+        yield "Said of an export, in its `findings`; the data stand under the code's name."
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from graph.sequences import Sequence, Sequences
 
 def to_json(sequences: Sequences) -> dict[str, Any]:
     """Return the form of a rollout's sequences, `format=native`: plain values, but for the rows' arrays."""
+    masked = sequences.realign_masked
     return {
         "version": FORMAT_VERSION,
         "rollout": sequences.rollout,
@@ -26,6 +27,7 @@ def to_json(sequences: Sequences) -> dict[str, Any]:
         "sequences": [_row(row) for row in sequences.sequences],
         "left_out": [{"call": left.call, "reason": left.reason} for left in sequences.left_out],
         "findings": list(sequences.findings),
+        **({} if masked is None else {"realign_masked": {"tokens": masked.tokens, "rows": masked.rows}}),
     }
 
 

@@ -1,5 +1,6 @@
 """Every sampled token is trained once, on exactly what the engine scored."""
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, note, settings
@@ -8,7 +9,8 @@ from hypothesis import strategies as st
 from graph.eligibility import REASONS
 from graph.graph import read
 from graph.records import Stop, Weights, WeightSpan
-from graph.sequences import ROLES, Options, cut
+from graph.sequences import ROLES, Masked, Options, cut
+from graph.transitions import numbers
 from tests.graph.cases import load
 from tests.graph.generator import Story, stories
 from tests.graph.tape import Tape, assistant, result, system, user
@@ -92,6 +94,57 @@ def test_every_sampled_token_is_trained_once_or_left_out_with_a_reason(story: St
             assert story.truth[child].parent == parent
     assert [row.conversation for row in sequences.sequences] == sorted(row.conversation for row in sequences.sequences)
     assert sequences.n_trained_tokens == sum(len(recorded[n].sampled_ids) for n in trained)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=SLOW)
+@given(stories(), st.sampled_from([0, 2, 8, 1024]))
+def test_rows_that_cross_drifts_train_every_sampled_token_once_under_the_prefix_it_was_drawn_from(story, threshold):
+    graph = read(story.rollout, story.calls)
+    note(repr(story))
+    note(repr(graph))
+    sequences = cut(graph, Options(roles=ROLES, drift="realign", threshold=threshold))
+    recorded = {call.n: call for call in story.calls}
+    whole = {n: np.concatenate([call.prompt_ids, call.sampled_ids]) for n, call in recorded.items()}
+
+    seen: dict[int, list[int]] = {n: [] for n in recorded}
+    for row in sequences.sequences:
+        np.testing.assert_array_equal(row.input_ids, whole[row.calls[-1]])
+        assert len(row.input_ids) == len(row.loss_mask) == len(row.logprobs)
+        spans = [(span.start, span.end) for span in row.spans]
+        assert [start for start, _ in spans] == [0, *(end for _, end in spans[:-1])]
+        assert all(start < end for start, end in spans)
+        assert spans[-1][1] == len(row.input_ids)
+        unseen = row.loss_mask.astype(bool)
+        for span in row.spans:
+            here = [place for place in range(span.start, span.end) if row.loss_mask[place]]
+            unseen[span.start : span.end] = False
+            if here:
+                # The prefix is the one that the engine scored these ids under.
+                assert span.kind == "sampled"
+                assert span.call in row.trained
+                np.testing.assert_array_equal(row.input_ids[: here[-1] + 1], whole[span.call][: here[-1] + 1])
+                first = len(recorded[span.call].prompt_ids)
+                assert [row.logprobs[place] for place in here] == [
+                    recorded[span.call].logprobs[place - first] for place in here
+                ]
+                seen[span.call] += [place - first for place in here]
+        assert not unseen.any()
+        assert np.isnan(row.logprobs[row.loss_mask == 0]).all()
+        links = [graph.forest.links[n] for n in row.calls[1:]]
+        assert [link.parent for link in links] == list(row.calls[:-1])
+        drifts = [link.drift.tokens for link in links if link.drift is not None]
+        assert row.drift_crossed == len(drifts)
+        assert all(tokens <= threshold for tokens in drifts)
+
+    left = {out.call for out in sequences.left_out}
+    for n, places in seen.items():
+        assert sorted(places) == ([] if n in left else list(range(len(recorded[n].sampled_ids)))), n
+    split = cut(graph, Options(roles=ROLES))
+    assert sequences.left_out == split.left_out
+    assert sequences.n_trained_tokens == split.n_trained_tokens
+    main = cut(graph, Options(drift="realign", threshold=threshold)).sequences
+    assert len(main) == numbers(graph.forest, graph.calls_of("main"), threshold=threshold).samples_per_rollout
+    assert (sequences.realign_masked.rows > 0) == ("realign_masked" in sequences.findings)
 
 
 def test_a_loop_is_one_row():
@@ -338,12 +391,95 @@ def test_rows_of_an_open_rollout_are_not_final():
     assert cut(tape.graph()).final is False
 
 
+def drifting(kept: int = 2) -> Tape:
+    """Two turns and an answer; the first reply is three ids, of which the second prompt has the first `kept`."""
+    tape = Tape()
+    head = [1, 9, 3, 100, 2, 3, 1, 10, 3]
+    said, echoed = [150, 151, 2], [150, 151, 2][:kept] + [160] * (3 - kept)
+    more = [3, 1, 9, 3, 101, 2, 3, 1, 10, 3]
+    first = assistant("One."), user("Go on.")
+    second = assistant("Two."), user("And on.")
+    told = [
+        (TASK, first[0], head, said),
+        ([*TASK, *first], second[0], [*head, *echoed, *more], [170, 2]),
+        ([*TASK, *first, *second], assistant("Three."), [*head, *echoed, *more, 170, 2, *more], [180, 2]),
+    ]
+    for messages, reply, prompt, sampled in told:
+        tape.say(messages, reply, prompt_ids=np.array(prompt, np.int32), sampled=sampled, usage_prompt=None)
+    return tape
+
+
+def test_a_row_that_crosses_a_drift_trains_what_stands_before_the_break():
+    sequences = cut(drifting().graph(), Options(drift="realign"))
+    own, row = sequences.sequences
+    assert (own.calls, own.trained, own.input_ids.tolist()[9:]) == ((0,), (0,), [150, 151, 2])
+    assert (own.loss_mask.tolist()[9:], own.drift_crossed) == ([0, 0, 1], 0)
+    assert (row.calls, row.trained, row.drift_crossed) == ((0, 1, 2), (0, 1, 2), 1)
+    assert row.input_ids.tolist()[9:12] == [150, 151, 160]
+    assert row.loss_mask.tolist()[9:12] == [1, 1, 0]
+    assert row.n_trained_tokens == 6
+    assert [(span.call, span.kind, span.start, span.end) for span in row.spans] == [
+        (0, "prompt", 0, 9),
+        (0, "sampled", 9, 11),
+        (1, "prompt", 11, 22),
+        (1, "sampled", 22, 24),
+        (2, "prompt", 24, 34),
+        (2, "sampled", 34, 36),
+    ]
+    assert sequences.realign_masked == Masked(tokens=1, rows=1)
+    assert "realign_masked" in sequences.findings
+
+
+def test_a_reply_that_loses_all_of_its_ids_is_context_in_the_row_that_lost_them():
+    sequences = cut(drifting(kept=0).graph(), Options(drift="realign"))
+    own, row = sequences.sequences
+    assert (own.trained, own.n_trained_tokens) == ((0,), 3)
+    assert (row.calls, row.trained, row.n_trained_tokens) == ((0, 1, 2), (1, 2), 4)
+    assert sequences.realign_masked == Masked(tokens=3, rows=1)
+
+
+def test_a_drift_over_the_threshold_is_not_crossed():
+    tape = drifting(kept=1)
+    assert rows(tape, drift="realign", threshold=1) == rows(tape) == [((0,), (0,)), ((1, 2), (1, 2))]
+    assert rows(tape, drift="realign", threshold=2) == [((0,), (0,)), ((0, 1, 2), (0, 1, 2))]
+
+
+def test_what_no_row_needs_breaks_nothing():
+    """The last reply broke off: the row ends before it, and so nothing is lost to its prompt."""
+    tape = drifting()
+    tape.calls = [
+        msgspec.structs.replace(call, status="aborted", delivered=False) if call.n else call for call in tape.calls[:2]
+    ]
+    sequences = cut(tape.graph(), Options(drift="realign"))
+    assert [(row.calls, row.trained, row.n_trained_tokens) for row in sequences.sequences] == [((0,), (0,), 3)]
+    assert sequences.realign_masked == Masked(tokens=0, rows=0)
+    assert "realign_masked" not in sequences.findings
+
+
+def test_of_two_ways_on_the_one_that_keeps_more_trains_a_reply():
+    """One branch has the reply's ids, the other has drifted: no row of its own is needed."""
+    tape = drifting()
+    whole = [1, 9, 3, 100, 2, 3, 1, 10, 3, 150, 151, 2, 3, 1, 9, 3, 102, 2, 3, 1, 10, 3]
+    messages = [*TASK, assistant("One."), user("Another way.")]
+    tape.say(messages, assistant("Four."), prompt_ids=np.array(whole, np.int32), sampled=[190, 2], usage_prompt=None)
+    assert rows(tape, drift="realign") == [((0, 1, 2), (1, 2)), ((0, 3), (0, 3))]
+
+
+def test_rows_of_split_have_no_word_of_masking():
+    assert cut(drifting().graph()).realign_masked is None
+
+
+def test_a_tree_has_no_rows():
+    with pytest.raises(ValueError, match="no rows"):
+        cut(drifting().graph(), Options(drift="tree"))
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"roles": ("main", "boss")}, "roles is one of main, summary, subagent, auxiliary; not 'boss'"),
         ({"roles": ()}, "roles names at least one of main, summary, subagent, auxiliary"),
-        ({"drift": "join"}, "drift is one of split; not 'join'"),
+        ({"drift": "join"}, "drift is one of split, realign, tree; not 'join'"),
         ({"threshold": -1}, "threshold is a number of tokens, 0 or more; not -1"),
         ({"constrained": "yes"}, "constrained is one of context, train; not 'yes'"),
         ({"aborted": "yes"}, "aborted is one of context, train; not 'yes'"),

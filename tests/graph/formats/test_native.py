@@ -3,8 +3,8 @@
 import msgspec
 
 from graph.formats.native import to_json
-from graph.sequences import cut
-from tests.graph.tape import Tape, assistant, user
+from graph.sequences import Options, cut
+from tests.graph.tape import Tape, assistant, result, user
 
 
 def test_the_form_has_the_contract_s_keys_and_values():
@@ -53,3 +53,14 @@ def test_the_form_has_the_contract_s_keys_and_values():
         "left_out": [{"call": 1, "reason": "aborted"}],
         "findings": ["aborted_calls"],
     }
+
+
+def test_rows_that_cross_drifts_say_what_they_mask():
+    tape = Tape()
+    asks = assistant("", ("bash", {"command": "ls"}))
+    tape.say([user("Go")], asks, sampled=[900, 901])
+    tape.say([user("Go"), asks, result("a", asks)], assistant("Gone."))
+    form = to_json(cut(tape.graph(), Options(drift="realign")))
+    assert form["realign_masked"] == {"tokens": 2, "rows": 1}
+    assert "realign_masked" in form["findings"]
+    assert [row["drift_crossed"] for row in form["sequences"]] == [0, 1]
