@@ -8,25 +8,30 @@ import msgspec
 
 from capture.agents.recipe import CONTEXT, OUTPUT, SECRET, TASK, Recipe, root
 
+ASSUMED_WINDOW = 1_048_576
+"""Tokens (`DEFAULT_TOKEN_LIMIT` of gemini-cli)."""
+
 
 def gemini_cli(
     *,
     base_url: str,
     model: str,
     secret: str = SECRET,
-    context: int = CONTEXT,  # noqa: ARG001 - every recipe is asked for in the same words
-    output: int = OUTPUT,  # noqa: ARG001 - as above
+    context: int = CONTEXT,
+    output: int = OUTPUT,
 ) -> Recipe:
     """Return gemini-cli's recipe.
 
-    The configuration holds neither address nor key, so one file serves all rollouts. gemini-cli can be told neither
-    the context window nor a limit of the reply: it takes any model for one of a million tokens.
+    The configuration holds neither address nor key, so one file serves all rollouts. `context` and `output` are in
+    tokens. gemini-cli can't be told the longest reply: `output` is what is left free of the window when it compacts.
     """
     config: dict[str, Any] = {
         "security": {"auth": {"selectedType": "gemini-api-key"}},
         # Nothing but the rollout's calls may leave the sandbox, and no version change between two rollouts.
         "privacy": {"usageStatisticsEnabled": False},
         "telemetry": {"enabled": False},
+        # It compacts by a share of the window, and takes that of any model that it does not know for this long.
+        "model": {"compressionThreshold": (context - output) / ASSUMED_WINDOW},
         "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
     }
     return Recipe(

@@ -91,10 +91,10 @@ class Running:
 
 
 def prepare(recipe: Recipe, folder: Path) -> tuple[Path, Path]:
-    """Make a home with the recipe's files, and an empty project; return both."""
+    """Make a home with the recipe's files, and an empty project, or use those of an earlier run; return both."""
     home, project = folder / "home", folder / "project"
     for made in (home / "tmp", project):
-        made.mkdir(parents=True)
+        made.mkdir(parents=True, exist_ok=True)
     for name, content in recipe.files.items():
         file = Path(name.replace("~", str(home), 1))
         file.parent.mkdir(parents=True, exist_ok=True)
