@@ -124,6 +124,10 @@ class Recorder:
         self.untranslatable: str | None = None
         self._relay_abort = relay_abort
         self._decoder = sse.Decoder()
+        # The reader's short way, where it has one and the client gets the engine's own events.
+        self._express: Callable[[bytes], tuple[bytes, bool] | None] | None = (
+            getattr(reader, "express", None) if translator is None else None
+        )
         self._answer_status: int | None = None
         self._finished: dict[int, str] = {}
         self._held: list[bytes] = []
@@ -144,7 +148,7 @@ class Recorder:
     @property
     def finish_seen(self) -> bool:
         """True once every choice has finished properly: what was asked for has been sampled in full."""
-        return self.state == "finished" or self.status == "complete"
+        return self.state == "finished" or (self._last is not None and self.status == "complete")
 
     @property
     def status(self) -> Status:
@@ -188,10 +192,31 @@ class Recorder:
 
     def feed(self, data: bytes, at_ms: float) -> bytes:
         """Take the next bytes of the stream, at a time in milliseconds; return the bytes to relay now."""
+        # The ordinary token, in one step: it is relayed in this state, and leads to no other.
+        if self.state == "relaying" and self._express is not None and self._decoder.takes_alone(data):
+            quick = self._quick(data, at_ms)
+            if quick is not None:
+                return quick
         self._step("bytes")
         self._at_ms = at_ms
         events = self._decoder.feed(data)
         relayed = self._take(events[0]) if len(events) == 1 else b"".join([self._take(event) for event in events])
+        self._n_relayed += len(relayed)
+        return relayed
+
+    def _quick(self, data: bytes, at_ms: float) -> bytes | None:
+        """Read an event by the reader's short way; None for one that must be read in full."""
+        assert self._express is not None
+        try:
+            quick = self._express(data)
+        except Exception as error:  # noqa: BLE001 - as in `_read`
+            self._failed(error)
+            quick = data, False
+        if quick is None:
+            return None
+        relayed, sampled = quick
+        if sampled and self.first_token_ms is None:
+            self.first_token_ms = at_ms
         self._n_relayed += len(relayed)
         return relayed
 
@@ -296,10 +321,13 @@ class Recorder:
         try:
             return reader(data)
         except Exception as error:  # noqa: BLE001 - recording never decides forwarding: a fault here costs the record
-            note = f"the reader failed: {type(error).__name__}: {error}"
-            if note not in self._reader.undecoded:
-                self._reader.undecoded.append(note)
+            self._failed(error)
             return Seen(data=data)
+
+    def _failed(self, error: Exception) -> None:
+        note = f"the reader failed: {type(error).__name__}: {error}"
+        if note not in self._reader.undecoded:
+            self._reader.undecoded.append(note)
 
     def _take(self, event: sse.Event) -> bytes:
         """Read one event; return its bytes for the client if they may leave now, else hold them."""

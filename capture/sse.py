@@ -67,8 +67,7 @@ class Decoder:
     def feed(self, data: bytes) -> list[Event]:
         """Take the next bytes and return the events that ended with them."""
         buffer = self._buffer
-        # An engine that writes one event at a time, in the one shape that engines send: a single line of data.
-        if not (buffer or self._first or self._cr) and _is_plain(data):
+        if self.takes_alone(data):
             return [Event(data, data[6:-2])]
         self._cr = self._cr or b"\r" in data
         buffer += data
@@ -82,6 +81,13 @@ class Decoder:
             del buffer[:start]
         self._searched = max(0, len(buffer) - _OVERLAP)
         return events
+
+    def takes_alone(self, data: bytes) -> bool:
+        """Say whether these next bytes are one whole event of a single line of data, which changes nothing here.
+
+        As they are from an engine that writes one event at a time, in the one shape that engines send.
+        """
+        return not (self._buffer or self._first or self._cr) and _is_plain(data)
 
     def end(self) -> list[Event]:
         """Take the end of the stream: an event whose blank line was a CR that waited for its LF ends now."""

@@ -46,7 +46,10 @@ class Assembly:
                         self._add_call(part)
                         brought = True
             elif isinstance(value, str):
-                self._pieces.setdefault(name, []).append(value)
+                pieces = self._pieces.get(name)
+                if pieces is None:
+                    pieces = self._pieces[name] = []
+                pieces.append(value)
                 brought = brought or value != ""
             elif value is not None:
                 self._other[name] = value

@@ -45,10 +45,7 @@ def decode_logprobs(raw: bytes) -> list[float] | None:
 
     Raises ValueError, or RecursionError, where it isn't that.
     """
-    return _floats(_logprobs.decode(raw).content)
-
-
-def _floats(entries: list[_Entry] | None) -> list[float] | None:
+    entries = _logprobs.decode(raw).content
     return None if entries is None else [np.nan if entry.logprob is None else entry.logprob for entry in entries]
 
 
@@ -109,14 +106,14 @@ class Doubts(list[str]):
     def logprobs(self, raw: bytes) -> list[float] | None:
         """Decode OpenAI's `{"content": [{"logprob"}]}`; NaN for an entry without one, None without a list."""
         try:
-            entries = _logprobs.decode(raw).content
+            return decode_logprobs(raw)
         except (ValueError, RecursionError):
             try:
                 entries = msgspec.convert(self.value(raw, "logprobs"), _Logprobs).content
             except msgspec.ValidationError as error:
                 self.add(f"logprobs can't be read: {error}")
                 return None
-        return _floats(entries)
+        return None if entries is None else [np.nan if entry.logprob is None else entry.logprob for entry in entries]
 
 
 class Sampled:

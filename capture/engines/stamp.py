@@ -16,7 +16,7 @@ the pieces and the marks make the object, and there is only one way to read it. 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -34,18 +34,11 @@ _TELLING = frozenset({"usage", "prompt_token_ids", "error"})
 # A choice's fields, in the order in which vLLM writes them (chat_completion/protocol.py, 0.32.0).
 _CHOICE = ["index", "delta", "logprobs", "finish_reason", "token_ids"]
 
-_delta = msgspec.json.Decoder(dict[str, Any])
+_delta = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Piece(NamedTuple):
-    """What one chunk brought."""
-
-    raw_delta: bytes
-    delta: dict[str, Any]
-    raw_logprobs: bytes
-    logprobs: list[float]
-    raw_ids: bytes
-    ids: list[int]
+# The raw delta and the delta, the raw logprobs and the logprobs, the raw ids and the ids.
+Piece = tuple[bytes, dict[str, Any], bytes, list[float], bytes, list[int]]
 
 
 class Stamp:
@@ -57,7 +50,7 @@ class Stamp:
         Both end where the value of `delta` begins.
         """
         self._begin = begin
-        self._from = len(begin)
+        self._length = len(begin)
         self._shown = shown
         self._logprobs = logprobs
         self._ids = ids
@@ -68,41 +61,45 @@ class Stamp:
     def __repr__(self) -> str:
         return f"<Stamp {self._begin!r}>"
 
-    def maybe_read(self, data: bytes) -> Piece | None:
-        """Read a chunk; None for one that only the full reader can read."""
-        if not (data.startswith(self._begin) and data.endswith(_END)):
+    def maybe_read(self, data: bytes, lead: int = 0, tail: int = 0) -> Piece | None:
+        """Read a chunk, `lead` and `tail` bytes of something else around it; None if only the full reader can.
+
+        One function, for each call made here would show in the price of a token.
+        """
+        stop = len(data) - tail
+        if not (data.startswith(self._begin, lead) and data.endswith(_END, lead, stop)):
             return None
-        at_ids = data.rfind(_IDS)
-        at_logprobs = data.find(_ENTRIES, self._from, at_ids)
+        start = lead + self._length
+        at_ids = data.rfind(_IDS, start, stop)
+        at_logprobs = data.find(_ENTRIES, start, at_ids) if at_ids > 0 else -1
         if at_logprobs < 0:
             return None
-        raw_delta = data[self._from : at_logprobs]
+        raw_delta = data[start:at_logprobs]
         raw_logprobs = data[at_logprobs + _N_LOGPROBS : at_ids]
-        raw_ids = data[at_ids + _N_IDS : -_N_END]
+        raw_ids = data[at_ids + _N_IDS : stop - _N_END]
         # A space around a value is not part of it, and the full reader leaves it out.
-        if not (raw_delta.startswith(b"{") and raw_delta.endswith(b"}") and raw_logprobs.endswith(b"}")):
-            return None
-        if not (raw_ids.startswith(b"[") and raw_ids.endswith(b"]")):
+        if not (raw_delta[:1] == b"{" and raw_delta[-1:] == b"}" == raw_logprobs[-1:] and raw_ids[:1] == b"["):
             return None
         try:
-            delta = _delta.decode(raw_delta)
+            delta = _delta(raw_delta)
             logprobs = decode_logprobs(raw_logprobs)
             ids = decode_ids(raw_ids)
         except (ValueError, RecursionError):
             return None
-        if logprobs is None or len(logprobs) != len(ids):
+        if logprobs is None or len(logprobs) != len(ids) or raw_ids[-1:] != b"]":
             return None
-        return Piece(raw_delta, delta, raw_logprobs, logprobs, raw_ids, ids)
+        return raw_delta, delta, raw_logprobs, logprobs, raw_ids, ids
 
     def shown(self, data: bytes, piece: Piece) -> bytes:
         """Return what the client gets of a chunk."""
         if self._same:
             return data
+        raw_delta, _, raw_logprobs, _, raw_ids, _ = piece
         if not (self._logprobs or self._ids):
-            return self._shown + piece.raw_delta + self._nulls
-        logprobs = piece.raw_logprobs if self._logprobs else b"null"
-        ids = piece.raw_ids if self._ids else b"null"
-        return b"".join((self._shown, piece.raw_delta, _LOGPROBS, logprobs, _IDS, ids, _END))
+            return self._shown + raw_delta + self._nulls
+        logprobs = raw_logprobs if self._logprobs else b"null"
+        ids = raw_ids if self._ids else b"null"
+        return b"".join((self._shown, raw_delta, _LOGPROBS, logprobs, _IDS, ids, _END))
 
 
 def maybe_begin(data: bytes, top: dict[str, bytes], choices: Sequence[dict[str, bytes]]) -> bytes | None:

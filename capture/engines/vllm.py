@@ -126,13 +126,33 @@ class VllmReader(ChatReader):
 
     def _read_stamped(self, stamp: Stamp, data: bytes, piece: Piece) -> Seen:
         """Take what a stamp read of a chunk, as `event` would have."""
+        sampled = self._take_piece(piece)
+        return Seen(data=None if self._is_alone(piece) else stamp.shown(data, piece), sampled=sampled)
+
+    def express(self, raw: bytes) -> tuple[bytes, bool] | None:
+        """Read an event of a chunk that brings tokens and no more; return it as the client gets it.
+
+        And whether anything was sampled. `raw` is the event with `data: ` and its blank line, a single line of data.
+        None, and nothing is changed, for any other event: that is for `event`.
+        """
+        if self._stamp is None or (piece := self._stamp.maybe_read(raw, 6, 2)) is None:
+            return None
+        self._events += 1
+        sampled = self._take_piece(piece)
+        if self._is_alone(piece):
+            return b"", sampled
+        shown = self._stamp.shown(raw, piece)
+        return raw if shown is raw else b"data: " + shown + b"\n\n", sampled
+
+    def _take_piece(self, piece: Piece) -> bool:
         track = self._stamped
         if self._asked.logprobs:
-            track.keep_entries(piece.raw_logprobs)
-        track.sampled.take(piece.ids, piece.logprobs)
-        brought = track.assembly.add(piece.delta)
-        alone = piece.raw_delta == b"{}" and not (self._asked.token_ids or self._asked.logprobs)
-        return Seen(data=None if alone else stamp.shown(data, piece), sampled=brought or bool(piece.ids))
+            track.keep_entries(piece[2])
+        track.sampled.take(piece[5], piece[3])
+        return track.assembly.add(piece[1]) or bool(piece[5])
+
+    def _is_alone(self, piece: Piece) -> bool:
+        return piece[0] == b"{}" and not (self._asked.token_ids or self._asked.logprobs)
 
     def _met(self, data: bytes, top: dict[str, bytes], choices: Sequence[dict[str, bytes]] | None) -> None:
         """Make a stamp of an event that will do for one."""

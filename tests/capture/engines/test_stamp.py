@@ -12,6 +12,8 @@ from capture.dialects.chat import Chat
 from capture.engines.base import Choice, Seen
 from capture.engines.stamp import Stamp, begin_of, maybe_begin
 from capture.engines.vllm import VllmReader
+from capture.recorder import Recorder
+from capture.sse import encode
 from tests.engine import chunk, usage_chunk
 from tests.playbook import body
 
@@ -29,7 +31,8 @@ def stamp(*, logprobs: bool = False, ids: bool = False) -> Stamp:
 def test_a_chunk_in_three_pieces() -> None:
     piece = stamp().maybe_read(TOKEN)
     assert piece is not None
-    assert (piece.delta, piece.ids, piece.logprobs) == ({"content": "x"}, [5], [-0.5])
+    assert piece[1::2] == ({"content": "x"}, [-0.5], [5])
+    assert stamp().maybe_read(b"data: " + TOKEN + b"\n\n", 6, 2) == piece
     assert stamp().shown(TOKEN, piece) == (
         b'{"id":"a","object":"chat.completion.chunk","created":7,"model":"theirs","choices":[{"index":0,"delta":'
         b'{"content":"x"},"logprobs":null,"finish_reason":null,"token_ids":null}]}'
@@ -185,3 +188,54 @@ def test_an_ordinary_stream_is_read_by_its_stamp() -> None:
     (choice,) = read.choices()
     assert choice.sampled_ids is not None
     assert choice.sampled_ids.tolist() == [5, 5, 5]
+
+
+@given(events(), st.booleans(), st.booleans(), st.sampled_from([None, "m", "theirs"]))
+def test_the_short_way_of_an_event_is_the_long_way(
+    stream: list[bytes], token_ids: bool, logprobs: bool, model: str | None
+) -> None:
+    """Two recorders, of which one may not take the short way."""
+    request = Chat().read(body(stream=True, return_token_ids=token_ids, logprobs=logprobs, top_logprobs=1))
+    readers = [VllmReader(request, model=model) for _ in range(2)]
+    quick, full = (Recorder(request, reader) for reader in readers)
+    full._express = None
+    for one in (quick, full):
+        one.answered(200)
+    for at, data in enumerate(stream):
+        raw = encode(data)
+        if raw.count(b"\n\n") == 1:
+            assert quick.feed(raw, at) == full.feed(raw, at)
+            assert (quick.state, quick.first_token_ms, quick.error) == (full.state, full.first_token_ms, full.error)
+    for one in (quick, full):
+        one.eof()
+    assert repr(quick) == repr(full)
+    assert quick.release() == full.release()
+    assert list(map(told, readers[0].choices())) == list(map(told, readers[1].choices()))
+    assert (readers[0].reply(), readers[0].undecoded) == (readers[1].reply(), readers[1].undecoded)
+
+
+def test_an_ordinary_stream_goes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = Chat().read(body(stream=True))
+    reader = VllmReader(request)
+    recorder = Recorder(request, reader)
+    recorder.answered(200)
+    recorder.feed(encode(TOKEN), 1)
+    recorder.feed(encode(TOKEN), 2)
+    monkeypatch.setattr(reader, "event", None)
+    assert b'"content":"x"' in recorder.feed(encode(TOKEN), 3)
+    assert reader.choices()[0].sampled_ids is not None
+
+
+def test_a_fault_on_the_short_way_costs_the_record_and_not_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = Chat().read(body(stream=True))
+    reader = VllmReader(request)
+    recorder = Recorder(request, reader)
+    recorder.answered(200)
+    recorder.feed(encode(TOKEN), 1)
+
+    def fail(raw: bytes) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr(recorder, "_express", fail)
+    assert recorder.feed(encode(TOKEN), 2) == encode(TOKEN)
+    assert reader.undecoded == ["the reader failed: KeyError: 'x'"]
