@@ -215,8 +215,8 @@ class SglangReader(ChatReader):
             self._doubts.add(f"metadata can't be read: {error}")
             return
         tracks = self._sorted()
-        # It is that of the first choice.
-        if tracks and tracks[0].weights is None:
+        # It says of the first choice what its `meta_info` does.
+        if tracks:
             tracks[0].weights = self._weights(metadata)
 
     def _weights(self, fields: dict[str, bytes]) -> Weights | None:

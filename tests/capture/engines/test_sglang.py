@@ -191,15 +191,18 @@ async def test_a_client_that_asks_for_it_gets_it(home: House, server: SglangStan
         (ext,) = [event["sglext"] for event in seen if "sglext" in event]
         assert ext == {"input_ids": render(USER), "output_ids": [say.ids()]}
     else:
-        seen = await said(home, rollout, return_meta_info=True, return_token_ids=True)
+        asked = {"return_meta_info": True, "return_token_ids": True, "return_output_ids_in_sglext": True}
+        seen = await said(home, rollout, **asked)
         (choice,) = seen["choices"]
+        ext = seen["sglext"]
+        assert ext == {"output_ids": [say.ids()]}
         assert choice["prompt_token_ids"] == render(USER)
         assert choice["response_token_ids"] == say.ids()
         assert choice["meta_info"]["output_token_logprobs"][-1][1] == END
     await home.idle(rollout)
     call = await home.call(rollout, 0)
     assert (call["sampled_ids"], call["logprobs"]) == (say.ids(), say.logprobs())
-    assert call["reply"].get("sglext", ext if streamed else None) == (ext if streamed else None)
+    assert call["reply"]["sglext"] == ext
 
 
 @pytest.mark.parametrize(
@@ -372,14 +375,17 @@ async def test_a_field_that_an_older_server_refuses_is_left_out_and_said(home: H
 async def test_versions_of_the_weights_are_recorded(home: House, server: SglangStandIn) -> None:
     rollout = await home.rollout()
     server.version = "step-8"
-    server.says = [[Say(text="Hello", finish="length")]] * 2
+    server.says = [[Say(text="Hello", finish="length")]] * 3
     seen = await said(home, rollout)
     # SGLang sends it unasked.
     assert seen["metadata"] == {"weight_version": "step-8"}
     server.spans = [{"version": "step-7", "start": 0, "end": 3}, {"version": "step-8", "start": 3, "end": 5}]
     await said(home, rollout)
+    # Asked without `meta_info`.
+    await said(home, rollout, return_routed_experts=True)
     await home.idle(rollout)
     calls = (await home.graph(rollout))["calls"]
+    assert calls[2]["weights"] == calls[1]["weights"]
     assert calls[0]["weights"] == {"start": None, "end": "step-8", "spans": []}
     assert calls[1]["weights"] == {"start": "step-7", "end": "step-8", "spans": server.spans}
 
