@@ -21,7 +21,7 @@ from capture.errors import ClientError, StoreError, TreeringError
 from capture.fleet import Fleet
 from capture.live import Live
 from capture.recorder import Recorder
-from capture.rollouts import Rollouts
+from capture.rollouts import Rollouts, unknown_key
 from capture.store.base import Store
 from capture.tasks import spawn
 from capture.upstream import Engine
@@ -74,16 +74,21 @@ class Calls:
         self, live: Live, dialect: Dialect, body: bytes, headers: Headers, *, target: Target = NO_TARGET
     ) -> Draft:
         """Give a request its number and read it. Raises `ClientError` for one that can't be read, and records it."""
-        arrived, started_at, start = live.tick(), clock.now(), time.monotonic()
+        started_at, start = clock.now(), time.monotonic()
         request, failure = None, None
         try:
             earlier = await self._earlier(live, dialect, body)
             request = await _aside(body, lambda: dialect.read(body, target=target, earlier=earlier))
         except ClientError as error:
             failure = error
+        if live.sealed:
+            # Closed while the body was read: a call now would come behind the end.
+            raise unknown_key()
+        # Both at once, so that numbers and places in time never disagree.
+        arrived, n = live.tick(), live.arrive(request.choices if request else 1)
         draft = Draft(
             live=live,
-            n=live.arrive(request.choices if request else 1),
+            n=n,
             arrived=arrived,
             started_at=started_at,
             start=start,

@@ -57,17 +57,17 @@ class Rollouts:
         if known is None:
             found = await self._store.by_secret(digest)
             if found is None or found[0].rollout.state == "closed":
-                raise _unknown_key()
+                raise unknown_key()
             known = found[0].rollout.id, found[1]
             self._by_secret[digest] = known
         name, kind = known
         live = await self._load(name)
         if live is None or live.sealed or await self._expired(live):
             self._by_secret.pop(digest, None)
-            raise _unknown_key()
+            raise unknown_key()
         mine = live.entry.secret if kind == "agent" else live.entry.tools_secret
         if not hmac.compare_digest(mine, digest):
-            raise _unknown_key()
+            raise unknown_key()
         if kind == "tools":
             raise ClientError(
                 "tools_secret",
@@ -328,7 +328,8 @@ def _past(entry: Entry, last_call_at: str | None) -> bool:
     return clock.parse(clock.now()) > since + timedelta(seconds=entry.registration.ttl_s)
 
 
-def _unknown_key() -> ClientError:
+def unknown_key() -> ClientError:
+    """Return the error for a secret that opens nothing; it never says why."""
     return ClientError(
         "invalid_api_key",
         "This key is unknown, or its rollout is closed or expired.",

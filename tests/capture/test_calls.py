@@ -97,6 +97,15 @@ async def test_a_request_that_cannot_be_read_is_recorded_all_the_same(desk: Desk
     assert (call.status, exchange.error["blame"], exchange.request) == ("error", "client", b"{")
 
 
+async def test_a_request_whose_rollout_was_closed_while_it_was_read_comes_too_late(desk: Desk) -> None:
+    live = await desk.live()
+    live.seal()
+    with pytest.raises(ClientError) as caught:
+        await desk.arrive(live)
+    assert caught.value.status == 401
+    assert await desk.store.calls(live.id) == []
+
+
 async def test_a_running_call_is_in_the_store_before_it_ends(desk: Desk) -> None:
     live = await desk.live()
     draft = await desk.begin(live)
