@@ -479,6 +479,20 @@ def test_pairs_of_id_and_logprob(meta: str, expected: Any, doubt: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "kept"),
+    [({}, False), ({"return_prompt_token_ids": True}, True), ({"return_token_ids": True}, True)],
+    ids=str,
+)
+def test_the_prompts_ids_stay_for_a_client_that_asked(asked: dict[str, Any], kept: bool) -> None:
+    read = reader(**asked)
+    seen = read.whole(json.dumps(whole(prompt_token_ids=[1, 2])).encode())
+    assert seen.data is not None
+    assert ("prompt_token_ids" in json.loads(seen.data)["choices"][0]) == kept
+    assert read.prompt_ids is not None
+    assert read.prompt_ids.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
     ("ext", "doubt"),
     [
         ({"output_ids": [[5], [6]]}, "the ids of 2 choices, and 1 came"),
