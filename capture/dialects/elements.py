@@ -72,8 +72,13 @@ class Elements:
     def maybe_messages(self, raw: bytes) -> tuple[Element, ...] | None:
         """Read a list of messages; None where strict JSON can't read it, or it is no list."""
         try:
-            raws = _ARRAY.decode(raw)
-            return tuple([self._message(bytes(one)) for one in raws])
+            raws = [bytes(one) for one in _ARRAY.decode(raw)]
+            with self._lock:
+                kept = [self._kept.get(one) for one in raws]
+                for found in kept:
+                    if found is not None:
+                        self._kept.move_to_end(found.raw)
+            return tuple([found or self._read(one) for found, one in zip(kept, raws, strict=True)])
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError):
             return None
 
@@ -96,12 +101,7 @@ class Elements:
                 self._spend(len(raw))
         return found
 
-    def _message(self, raw: bytes) -> Element:
-        with self._lock:
-            found = self._kept.get(raw)
-            if found is not None:
-                self._kept.move_to_end(raw)
-                return found
+    def _read(self, raw: bytes) -> Element:
         value = msgspec.json.decode(raw)
         found = Element(
             raw=raw,
