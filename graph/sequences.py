@@ -220,7 +220,7 @@ def _row(graph: Graph, row: int, conversation: Conversation, chain: Chain) -> Se
         logprobs=logprobs,
         spans=_spans(forest, chain.calls),
         n_trained_tokens=int(mask.sum()),
-        truncated=_truncated(graph, conversation, calls),
+        truncated=truncated(graph, conversation, calls),
         drift_crossed=chain.crossed,
         sampling=sampling_of(calls),
         call_rewards={call.n: reward for call in calls if (reward := reward_of(graph, call)) is not None},
@@ -265,7 +265,7 @@ def versions(call: Call, sampled: int) -> Iterator[tuple[int, int, str | None]]:
         yield at, sampled, weights.start if not weights.spans and weights.start == weights.end else None
 
 
-def _truncated(graph: Graph, conversation: Conversation, calls: list[Call]) -> Literal[False, "length", "limit"]:
+def truncated(graph: Graph, conversation: Conversation, calls: list[Call]) -> Literal[False, "length", "limit"]:
     if any(call.finish_reason == "length" for call in calls):
         return "length"
     if graph.rollout.stopped is not None and conversation.role == "main":
