@@ -5,8 +5,8 @@ Rules
 - *resample*: any other calls with the same prompt; the choices of one request included.
 - *branch*: calls with one parent and different prompts. Calls with the same prompt count as one of them.
 - A call's reply came back when a later request goes on from it or carries it, whatever became of that request. The
-  branch whose reply came back is the one that is *kept*; of several, the one that went on last. If none did, the only
-  one that was delivered; else none.
+  branch whose reply came back is the one that is *kept*; of several, the one that went on last, and of those the ones
+  that were delivered before broken ones. If none was and did, the only one that was delivered; else none.
 - Where one is kept, those that nobody went on with are *discarded*, but not one that arrived last of all, which ended
   the rollout, nor a root whose text a later request brings: equal subagents are normal, and their replies come back in
   tool results. (Where none is kept, every branch is an end.)
@@ -166,10 +166,12 @@ class _Shaping:
     def _kept(self, branches: list[list[int]]) -> int | None:
         """Return the call, of branches given as calls of one prompt each, that was kept."""
         used = [n for branch in branches for n in branch if self._went_on(n)]
-        if used:
-            return max(used, key=lambda n: (self.latest[n], n))
+        whole = [n for n in used if self._had(n)]
         had = [branch for branch in branches if any(self._had(n) for n in branch)]
-        return next((n for n in reversed(had[0]) if self._had(n)), None) if len(had) == 1 else None
+        if not whole and len(had) == 1:
+            # A broken reply may have been brought back beside it: it was used, but the other is what went on.
+            return next((n for n in reversed(had[0]) if self._had(n)), None)
+        return max(whole or used, key=lambda n: (self.latest[n], n), default=None)
 
     def _went_on(self, n: int) -> bool:
         return n in self.used or n in self.continued

@@ -50,7 +50,7 @@ class Replies:
         text = reply.text.strip()
         for said in {text, _block_at_end(text)} - {""}:
             self._by_text.setdefault(said, []).append(call.n)
-        if call.delivered is False and (text or reply.tool_calls):
+        if call.delivered is False and (text or reply.tool_calls or reply.reasoning):
             self._broken.add(call.n)
 
     @property
@@ -172,11 +172,15 @@ class Replies:
 
 
 def _begins(message: Message, reply: Message) -> bool:
-    """Say if an assistant message is a reply, or the beginning of its text."""
-    if message.role != "assistant" or message.digest == reply.digest:
-        return message.digest == reply.digest
-    text = message.text.strip()
-    return bool(text) and not message.tool_calls and reply.text.strip().startswith(text)
+    """Say if an assistant message is a reply, or the beginning of its text, or its thinking alone."""
+    if message.role != "assistant":
+        return False
+    text, thought = message.text.strip(), message.reasoning.strip()
+    if text or message.tool_calls:
+        begins = not message.tool_calls and reply.text.strip().startswith(text)
+        return begins or message.digest == reply.digest
+    # codex keeps the items that were done: the thinking, and not the text that had begun.
+    return bool(thought) and reply.reasoning.strip().startswith(thought)
 
 
 def _sameness(reply: Message, message: Message) -> tuple[int, int]:

@@ -210,3 +210,14 @@ def test_a_summary_that_was_carried_is_not_discarded():
     assert forks(tape) == [(0, "branch", (1, 2), 2)]
     assert forest(tape).links[3].carries == (2,)
     assert forest(tape).discarded == {1}
+
+
+def test_beside_a_broken_reply_that_was_brought_back_the_whole_one_is_kept():
+    """codex's next try holds the thinking of the broken one, and ends the rollout."""
+    tape = Tape()
+    before = branching(tape)
+    half = assistant("The work is") | {"reasoning": "Well."}
+    tape.say(before, half, sampled=[7, 8], status="aborted", delivered=False)
+    tape.say([*before, assistant("") | {"reasoning": "Well."}], assistant("The work is done."))
+    assert forks(tape) == [(0, "branch", (1, 2), 2)]
+    assert forest(tape).discarded == frozenset()

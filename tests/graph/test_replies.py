@@ -99,6 +99,23 @@ def test_a_broken_reply_is_brought_back_as_far_as_it_came(kept, brought):
     assert found.brought_back(request) == []
 
 
+@pytest.mark.parametrize(
+    ("kept", "brought"),
+    [
+        ({"reasoning": "\nSo.\n"}, [0]),
+        ({"reasoning": "So."}, [0]),
+        ({"reasoning": "No."}, []),
+        ({}, []),
+    ],
+)
+@pytest.mark.parametrize("text", ["I will look ", ""])
+def test_a_broken_reply_of_which_the_thinking_is_left_is_brought_back(text, kept, brought):
+    """codex keeps the items that were done when the stream broke."""
+    said = assistant(text) | {"reasoning": "\nSo.\n"}
+    found = replies(call(0, ASK, said, status="aborted", delivered=False))
+    assert found.brought_back(call(9, [*ASK, assistant("") | kept])) == brought
+
+
 def test_what_stands_in_a_request_is_the_try_that_was_delivered():
     said = assistant("I will look ")
     found = replies(call(0, ASK, said, status="aborted", delivered=False), call(1, ASK, said))
