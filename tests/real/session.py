@@ -22,7 +22,7 @@ from tests.real.played import Played, over
 from tests.real.program import Ended, Running, missing, program, running
 
 MODEL = "test-model"
-# From an interrupt until the engine's request is gone: milliseconds, but for gemini-cli, which takes two seconds to end.
+# From an interrupt until the engine's request is gone: milliseconds, but for gemini-cli, which takes two seconds.
 DROP_LIMIT_S = 20.0
 STREAM_LIMIT_S = 60.0
 

@@ -175,6 +175,20 @@ def test_behind_the_compaction_claude_code_prints_what_the_engine_said(counted):
     assert counted.ended.out.strip() == counted.says(3) == "The counting is done, as the summary says."
 
 
+# -- a broken stream ---------------------------------------------------------------------------------------------------
+
+
+async def test_claude_code_takes_no_broken_stream_for_a_whole_one(program, tmp_path):
+    seen = await play(program, claude_code, HERE / "claude_code_breaks.toml", "Break off.", tmp_path)
+    assert [(call["status"], call["delivered"]) for call in seen.calls.values()] == [
+        ("complete", True),
+        ("aborted", False),
+    ]
+    assert seen.main == [0, 1]
+    assert seen.left_out == {1: "aborted"}
+    assert seen.ended.code != 0
+
+
 # -- an interrupt ------------------------------------------------------------------------------------------------------
 
 

@@ -172,6 +172,30 @@ def test_behind_the_compaction_codex_prints_what_the_engine_said(counted):
     assert counted.ended.out.strip() == counted.says(3) == "The counting is done, as the summary says."
 
 
+# -- a broken stream ---------------------------------------------------------------------------------------------------
+
+
+async def test_after_a_broken_stream_codex_asks_again_with_what_was_done(program, tmp_path):
+    seen = await play(program, codex, RULES, "Break off.", tmp_path)
+    assert [(call["status"], call["delivered"]) for call in seen.calls.values()] == [
+        ("complete", True),
+        ("aborted", False),
+        ("complete", True),
+    ]
+    asked, again = (seen.request(n)["input"] for n in (1, 2))
+    assert again[: len(asked)] == asked
+    assert [item["type"] for item in again[len(asked) :]] == ["reasoning"]
+    assert seen.main == [0, 1, 2]
+    # The thinking of the broken try was used, and the second is what went on.
+    assert seen.graph["forks"] == [{"at": 0, "kind": "branch", "children": [1, 2], "kept": 2}]
+    assert not any(call["discarded"] for call in seen.graph["calls"])
+    assert seen.warnings == {"aborted_calls": [1]}
+    assert seen.left_out == {1: "aborted"}
+    check_training(seen, [0, 2])
+    assert seen.ended.code == 0
+    assert seen.ended.out.strip() == seen.says(2) == "The work is done, and all of it is well."
+
+
 # -- an interrupt ------------------------------------------------------------------------------------------------------
 
 

@@ -152,6 +152,21 @@ def test_behind_the_compaction_gemini_cli_prints_what_the_engine_said(counted):
     check_training(counted, main(counted))
 
 
+# -- a broken stream ---------------------------------------------------------------------------------------------------
+
+
+async def test_gemini_cli_takes_no_broken_stream_for_a_whole_one(program, tmp_path):
+    """It would, if the stream had a clean end."""
+    seen = await play(program, gemini_cli, RULES, "Break off.", tmp_path)
+    assert [(call["status"], call["delivered"]) for call in seen.calls.values()] == [
+        ("complete", True),
+        ("aborted", False),
+    ]
+    assert seen.main == [0, 1]
+    assert seen.left_out == {1: "aborted"}
+    assert seen.ended.code != 0
+
+
 # -- an interrupt ------------------------------------------------------------------------------------------------------
 
 
