@@ -241,8 +241,8 @@ class Completions:
     async def ask(self, prompt: str | list[int], *, stream: bool, limit: int, extra: dict[str, Any]) -> Said:
         asked: Any = {"model": "asked", "prompt": prompt, "max_tokens": limit, "temperature": 1.0, "extra_body": extra}
         if stream:
-            options = {"include_usage": True}
-            events: Any = await self._client.completions.create(**asked, stream=True, stream_options=options)
+            asked |= {"stream": True, "stream_options": {"include_usage": True}}
+            events: Any = await self._client.completions.create(**asked)
             replies = [event async for event in events]
         else:
             replies = [await self._client.completions.create(**asked)]
