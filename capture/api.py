@@ -7,21 +7,20 @@ may ask is `capture.guard`'s business.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from capture import answers, guard, resume
+from capture import answers, exports, guard, resume
 from capture.errors import ClientError
 from capture.settings import parse_address
 from capture.store.base import Entry, Exchange, Query
 from capture.tasks import spawn
 from capture.upstream import Engine
-from graph import sequences, view
-from graph.formats import native
+from graph import view
 from graph.graph import Graph
 
 if TYPE_CHECKING:
@@ -35,15 +34,6 @@ MOST_ROLLOUTS = 1_000
 MOST_CALLS = 10_000
 """Of one page of calls; long rollouts have hundreds."""
 
-_ROLES = ("main", "summary", "subagent", "auxiliary")
-_SEQUENCES: dict[str, answers.Reader] = {
-    "format": answers.one_of("native"),
-    "roles": answers.some_of(*_ROLES),
-    "drift": answers.one_of("split"),
-    "threshold": answers.whole(0, 2**31 - 1),
-    "constrained": answers.one_of("train"),
-    "aborted": answers.one_of("train"),
-}
 _LIST: dict[str, answers.Reader] = {
     "state": answers.one_of("open", "closed"),
     "group": answers.text,
@@ -87,6 +77,7 @@ def routes(appliance: Appliance) -> list[web.RouteDef]:
         web.get("/rollouts/{id}/calls/{n}", api.call),
         web.post("/rollouts/{id}/close", api.close),
         web.put("/rollouts/{id}/reward", api.reward),
+        web.put("/rollouts/{id}/roles", api.roles),
         web.get("/engines", api.engines),
         web.get("/health", api.health),
         web.get("/ready", api.ready),
@@ -155,8 +146,9 @@ class _Api:
         return answers.answer(request, {"findings": view.findings_json(graph), "next": None})
 
     async def sequences(self, request: web.Request) -> web.StreamResponse:
-        asked = answers.query(request, {**_SEQUENCES, "open": answers.flag})
+        asked = answers.query(request, {**exports.ASKED, "open": answers.flag})
         opened = asked.pop("open", False)
+        wanted = exports.export(asked)
         graph = await self._graph(request)
         if graph.rollout.state == "open" and not opened:
             raise ClientError(
@@ -165,8 +157,7 @@ class _Api:
                 hint="Close it first, or ask with open=1.",
                 status=409,
             )
-        options = _options(asked)
-        return await self._shaped(request, graph, lambda of: _cut(of, options))
+        return await self._shaped(request, graph, lambda of: exports.form(of, wanted))
 
     async def calls(self, request: web.Request) -> web.StreamResponse:
         asked = answers.query(request, _CALLS)
@@ -218,7 +209,7 @@ class _Api:
         if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s <= answers.MOST_SECONDS:
             answers.invalid_body(f"`wait_s` must be a number of seconds from 0 to {answers.MOST_SECONDS:g}.")
         # What can be wrong is looked at before the rollout is sealed.
-        options = _options(_asked_in(body["sequences"])) if body.get("sequences") is not None else None
+        wanted = exports.export_in(body["sequences"]) if body.get("sequences") is not None else None
         reward = body.get("reward")
         if isinstance(reward, bool) or not isinstance(reward, int | float | None):
             answers.invalid_body("`reward` must be a number, or null for ungraded.")
@@ -227,9 +218,9 @@ class _Api:
         if "reward" in body:
             entry = await self._appliance.rollouts.reward(name, {"reward": reward})
         form: dict[str, Any] = {"rollout": await self._rollout(entry), "sequences": None}
-        if options is not None:
+        if wanted is not None:
             graph = await self._appliance.rollouts.graph(name)
-            form["sequences"] = await asyncio.to_thread(_cut, graph, options)
+            form["sequences"] = await asyncio.to_thread(exports.form, graph, wanted)
         return answers.answer(request, form)
 
     async def reward(self, request: web.Request) -> web.StreamResponse:
@@ -238,6 +229,12 @@ class _Api:
         if not body:
             answers.invalid_body("Nothing to attach.", hint="Give reward (a number, or null), per_call or details.")
         entry = await self._appliance.rollouts.reward(request.match_info["id"], body)
+        return answers.answer(request, await self._rollout(entry))
+
+    async def roles(self, request: web.Request) -> web.StreamResponse:
+        answers.query(request, {})
+        body = await answers.body(request, fields=("conversation", "role"))
+        entry = await self._appliance.rollouts.role(request.match_info["id"], body)
         return answers.answer(request, await self._rollout(entry))
 
     async def engines(self, request: web.Request) -> web.StreamResponse:
@@ -337,28 +334,3 @@ def _labels(pairs: list[tuple[str, str]]) -> dict[str, str]:
             "invalid_query", "One label is asked for with two values.", hint="No rollout has both.", status=422
         )
     return labels
-
-
-def _asked_in(body: Any) -> dict[str, Any]:
-    """Read a close's `sequences`: the same options as the query's, as JSON values. Raises `ClientError` 422."""
-    if not isinstance(body, Mapping):
-        answers.invalid_body("`sequences` must be a JSON object of options.")
-    asked = {}
-    for name, given in body.items():
-        reader = _SEQUENCES.get(name)
-        if reader is None:
-            answers.invalid_body(f"Unknown field sequences.{name}.", hint=f"Accepted: {', '.join(_SEQUENCES)}.")
-        text = ",".join(given) if isinstance(given, list) and all(isinstance(each, str) for each in given) else given
-        try:
-            asked[name] = reader(text if isinstance(text, str) else str(text))
-        except ValueError as error:
-            answers.invalid_body(f"`sequences.{name}` is {given!r:.80}; expected {error}.")
-    return asked
-
-
-def _options(asked: Mapping[str, Any]) -> sequences.Options:
-    return sequences.Options(**{name: value for name, value in asked.items() if name != "format"})
-
-
-def _cut(graph: Graph, options: sequences.Options) -> dict[str, Any]:
-    return native.to_json(sequences.cut(graph, options))

@@ -18,6 +18,7 @@ from capture.registration import Defaults, Place
 from capture.store.base import Entry, Page, Query, Store
 from graph import graph
 from graph.records import Notice, Stop
+from graph.roles import overruling
 
 STOPS_BEFORE_REFUSAL = 3
 """Replies that say "the limit is reached" before an agent that goes on gets an error instead."""
@@ -249,6 +250,35 @@ class Rollouts:
         changed = await self._store.change(name, changes)
         return changed if changed is not None else await self.entry(name)
 
+    async def role(self, name: str, body: Any) -> Entry:
+        """Overrule what the graph says a conversation was for; a later verdict takes an earlier one's place.
+
+        Raises `ClientError`: 404; 422 `invalid_role`, or `unknown_conversation`.
+        """
+        try:
+            given = msgspec.convert(body, _Verdict)
+            overruling(given.role)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise ClientError(
+                "invalid_role",
+                f"{error}.",
+                status=422,
+                hint='A verdict looks like {"conversation": 0, "role": "main"}.',
+            ) from error
+        found = {each.n: each for each in (await self.graph(name)).conversations}.get(given.conversation)
+        if found is None:
+            raise ClientError(
+                "unknown_conversation",
+                f"This rollout has no conversation {given.conversation}.",
+                hint="GET …/graph has them, each with its number.",
+                status=422,
+            )
+        # Kept by a call's number, which stays what it is while conversations are numbered anew as calls come.
+        before = (await self.entry(name)).rollout.roles
+        roles = {root: word for root, word in before.items() if root not in found.calls}
+        changed = await self._store.change(name, {"roles": {**roles, found.root: given.role}})
+        return changed if changed is not None else await self.entry(name)
+
     async def delete(self, name: str) -> None:
         """Remove a rollout; what runs is cut. Raises `ClientError` 404."""
         entry = await self.entry(name)
@@ -313,6 +343,11 @@ class _Reward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     per_call: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
     details: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     force: bool = False
+
+
+class _Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    conversation: int
+    role: str
 
 
 async def _within(work: Awaitable[None], limit_s: float) -> None:

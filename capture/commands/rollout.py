@@ -110,8 +110,26 @@ def sequences(given: Given) -> int:
     if asked["json"]:
         return _json(answer)
     told = decode(answer)
-    headers = (">row", "conversation", "role", "calls", ">ids", ">trained", "truncated")
-    rows = [
+    if "nodes" in told:
+        names = ("node", "parent", "call", "kind", "trained", "start", "end")
+        marks = (">node", ">parent", ">call", "kind", "trained", ">start", ">end")
+        _out(terminal.table(marks, [[node[name] for name in names] for node in told["nodes"]]))
+        counted = f"{told['n_nodes']} nodes, {told['n_tokens']:,} tokens"
+    else:
+        _out(_rows(told["sequences"]))
+        counted = f"{told['n_rows']} rows"
+        masked = told.get("realign_masked")
+        if masked and masked["rows"]:
+            counted += f", {masked['rows']} of them for {masked['tokens']:,} tokens behind a drift"
+    for left in told["left_out"]:
+        _out(f"left out: call {left['call']}: {left['reason']}")
+    _out(f"{counted}, {told['n_trained_tokens']:,} trained tokens" + ("" if told["final"] else "; not final"))
+    return 0
+
+
+def _rows(rows: Sequence[Mapping[str, Any]]) -> str:
+    headers = (">row", "conversation", "role", "calls", ">ids", ">trained", ">drifts", "truncated")
+    cells = [
         (
             row["row"],
             row["conversation"],
@@ -119,17 +137,12 @@ def sequences(given: Given) -> int:
             _numbers(row["calls"]),
             len(row["input_ids"]),
             row["n_trained_tokens"],
+            row["drift_crossed"] or None,
             row["truncated"] or None,
         )
-        for row in told["sequences"]
+        for row in rows
     ]
-    _out(terminal.table(headers, rows))
-    for left in told["left_out"]:
-        _out(f"left out: call {left['call']}: {left['reason']}")
-    _out(
-        f"{told['n_rows']} rows, {told['n_trained_tokens']:,} trained tokens" + ("" if told["final"] else "; not final")
-    )
-    return 0
+    return terminal.table(headers, cells)
 
 
 def close(given: Given) -> int:

@@ -173,10 +173,17 @@ VERBS: tuple[Verb, ...] = (
         run=f"{_ROLLOUTS}:sequences",
         arguments=(
             _ID,
-            Argument(name="--format", choices=("native",), help="Default: native."),
+            Argument(name="--format", choices=("native", "tree"), help="Default: native; of --drift tree, tree."),
             Argument(name="--roles", metavar="ROLE,…", help="Conversations to train. Default: main."),
-            Argument(name="--drift", choices=("split",), help="What to do at a drift. Default: split."),
-            Argument(name="--threshold", kind="whole", metavar="N", help="Tokens above which drift is large."),
+            Argument(
+                name="--drift", choices=("split", "realign", "tree"), help="What to do at a drift. Default: split."
+            ),
+            Argument(
+                name="--threshold",
+                kind="whole",
+                metavar="N",
+                help="Of --drift realign: the largest drift that a row crosses, in tokens. Default: 1024.",
+            ),
             Argument(name="--constrained", choices=("train",), help="Train replies sampled under a constraint too."),
             Argument(name="--aborted", choices=("train",), help="Train aborted replies too."),
             Argument(name="--open", kind="yes", help="Of an open rollout as it stands."),

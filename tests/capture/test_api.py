@@ -143,6 +143,48 @@ async def test_sequences_of_an_open_rollout_are_not_final(ask, two_turns):
     assert row["logprobs"] == [None, None, None, -0.5, -0.5, None, -0.5]
 
 
+async def test_sequences_cross_drifts_when_asked_to(ask, plane):
+    await ask("POST", "/rollouts", {"id": "r"})
+    await plane.call("r", 0, [1, 2, 3], [4, 5])
+    said = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "reply 0"},
+        {"role": "user", "content": "more"},
+    ]
+    await plane.call("r", 1, [1, 2, 3, 4, 9, 6], [7], messages=said)
+    await ask("POST", "/rollouts/r/close")
+    _, split = await ask("GET", "/rollouts/r/sequences")
+    assert [row["calls"] for row in split["sequences"]] == [[0], [1]]
+    assert "realign_masked" not in split
+    _, cut = await ask("GET", "/rollouts/r/sequences?drift=realign&threshold=1")
+    own, row = cut["sequences"]
+    assert (own["loss_mask"], row["loss_mask"]) == ([0, 0, 0, 0, 1], [0, 0, 0, 1, 0, 0, 1])
+    assert (row["input_ids"], row["drift_crossed"]) == ([1, 2, 3, 4, 9, 6, 7], 1)
+    assert cut["realign_masked"] == {"tokens": 1, "rows": 1}
+    _, graph = await ask("GET", "/rollouts/r/graph")
+    assert graph["drift"]["samples_per_rollout"] == cut["n_rows"]
+
+
+@pytest.mark.parametrize("query", ["format=tree", "drift=tree", "format=tree&drift=tree"])
+async def test_a_tree_has_each_token_once(ask, two_turns, query):
+    _, tree = await ask("GET", f"/rollouts/r/sequences?open=1&{query}")
+    assert (tree["n_tokens"], tree["n_nodes"], tree["final"]) == (7, 4, False)
+    assert tree["parents"] == [-1, 0, 1, 2, 3, 4, 5]
+    assert tree["loss_mask"] == [0, 0, 0, 1, 1, 0, 1]
+
+
+@pytest.mark.parametrize("query", ["format=tree&drift=split", "format=tree&drift=realign", "format=native&drift=tree"])
+async def test_a_format_that_cannot_do_what_is_asked_at_a_drift(ask, two_turns, query):
+    status, said = await ask("GET", f"/rollouts/r/sequences?open=1&{query}")
+    assert (status, said["error"]["code"]) == (422, "invalid_query")
+    assert said["error"]["hint"].startswith(query.partition("&")[0])
+
+
+async def test_a_close_gives_the_tree_too(ask, two_turns):
+    _, closed = await ask("POST", "/rollouts/r/close", {"sequences": {"drift": "tree", "threshold": 9}})
+    assert closed["sequences"]["n_nodes"] == 4
+
+
 async def test_msgpack_has_the_arrays_raw(plane, two_turns):
     headers = {"Authorization": f"Bearer {KEY}", "Accept": "application/msgpack"}
     async with aiohttp.ClientSession(headers=headers) as session:
@@ -215,6 +257,7 @@ async def test_one_call_ends_a_rollout(ask, two_turns):
         {"sequences": {"rolse": "main"}},
         {"sequences": {"roles": ["nobody"]}},
         {"sequences": ["native"]},
+        {"sequences": {"format": "native", "drift": "tree"}},
         [],
     ],
 )
@@ -273,6 +316,33 @@ async def test_waiting_ends_with_the_time_or_the_rollout(ask, two_turns):
 async def test_a_question_that_nobody_reads_is_refused(ask, two_turns, method, path):
     status, said = await ask(method, path)
     assert (status, said["error"]["code"]) == (422, "invalid_query")
+    assert said["error"]["hint"]
+
+
+async def test_a_verdict_overrules(ask, two_turns):
+    status, rollout = await ask("PUT", "/rollouts/r/roles", {"conversation": 0, "role": "auxiliary"})
+    assert (status, rollout["n_main_calls"]) == (200, 0)
+    _, graph = await ask("GET", "/rollouts/r/graph")
+    (found,) = graph["conversations"]
+    assert (found["role"], found["evidence"][-1]["rule"]) == ("auxiliary", "overruled")
+    # A closed rollout takes a verdict too.
+    await ask("POST", "/rollouts/r/close")
+    assert (await ask("PUT", "/rollouts/r/roles", {"conversation": 0, "role": "main"}))[1]["n_main_calls"] == 2
+    _, cut = await ask("GET", "/rollouts/r/sequences")
+    assert cut["n_trained_tokens"] == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"conversation": 0, "role": "boss"}, "invalid_role"),
+        ({"conversation": 7, "role": "main"}, "unknown_conversation"),
+        ({"conversaton": 0, "role": "main"}, "invalid_body"),
+    ],
+)
+async def test_a_verdict_that_cannot_be_taken(ask, two_turns, body, code):
+    status, said = await ask("PUT", "/rollouts/r/roles", body)
+    assert (status, said["error"]["code"]) == (422, code)
     assert said["error"]["hint"]
 
 

@@ -264,3 +264,39 @@ async def test_drained_returns_when_nothing_runs(rollouts: Rollouts) -> None:
         await asyncio.sleep(0)
         assert not draining.done()
         live.end(0)
+
+
+async def test_a_verdict_overrules_and_is_kept_as_evidence(rollouts: Rollouts, store) -> None:
+    await register(rollouts, id="r")
+    await ended(store, "r")
+    await rollouts.role("r", {"conversation": 0, "role": "subagent"})
+    entry = await rollouts.role("r", {"conversation": 0, "role": "title"})
+    assert entry.rollout.roles == {0: "title"}
+    (found,) = (await rollouts.graph("r")).conversations
+    assert (found.role, found.kind, found.trainable) == ("auxiliary", "title", False)
+    assert [shown.detail for shown in found.evidence if shown.rule == "overruled"] == [
+        "auxiliary, where the flow of data says main"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"conversation": 0, "role": "boss"}, "invalid_role"),
+        ({"conversation": "0", "role": "main"}, "invalid_role"),
+        ({"conversation": 0}, "invalid_role"),
+        ({"conversation": 0, "role": "main", "why": "x"}, "invalid_role"),
+        ({"conversation": 1, "role": "main"}, "unknown_conversation"),
+        ({"conversation": -1, "role": "main"}, "unknown_conversation"),
+    ],
+)
+async def test_a_verdict_that_cannot_be_taken(rollouts: Rollouts, store, body, code) -> None:
+    await register(rollouts, id="r")
+    await ended(store, "r")
+    error = await refused(rollouts.role("r", body))
+    assert (error.code, error.status) == (code, 422)
+    assert (await rollouts.entry("r")).rollout.roles == {}
+
+
+async def test_a_verdict_on_a_rollout_that_is_not_there(rollouts: Rollouts) -> None:
+    assert (await refused(rollouts.role("none", {"conversation": 0, "role": "main"}))).status == 404

@@ -128,6 +128,19 @@ async def test_sequences(run, rollout):
     assert json.loads((await run("sequences", "r", "--open", "--roles", "main", "--json"))[1])["n_rows"] == 1
 
 
+async def test_sequences_as_a_tree_and_across_drifts(run, rollout):
+    code, out, _ = await run("sequences", "r", "--open", "--format", "tree")
+    assert code == 0
+    assert re.search(r"^ +1 +0 +0 +sampled +yes +", out, re.M)
+    assert out.endswith("nodes, 7 tokens, 3 trained tokens; not final\n")
+    code, out, _ = await run("sequences", "r", "--open", "--drift", "realign", "--threshold", "7")
+    assert code == 0
+    assert out.endswith("1 rows, 3 trained tokens; not final\n")
+    code, _, err = await run("sequences", "r", "--open", "--format", "tree", "--drift", "split")
+    assert code == 1
+    assert "format=tree has no drift=split" in err
+
+
 async def test_close_and_reward(run, rollout):
     code, out, _ = await run("reward", "r", "0.5", "--per-call", "chatcmpl-1=2", "--detail", "why=tests pass")
     assert code == 0
