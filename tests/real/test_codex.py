@@ -137,8 +137,8 @@ def test_codex_sends_back_to_the_letter_what_the_engine_said(fruits):
 
 
 def test_every_drift_has_a_cause(fruits):
-    """Arguments come back as they were; the engine's template writes them anew, and drops thinking before a new user
-    message, such as the one by which codex tells that a subagent has ended."""
+    """All comes back as it was; the engine's template has other line breaks between thinking and call, and drops
+    thinking before a new user message, such as the one by which codex tells that a subagent has ended."""
     causes = [fruits.causes[n] for n in fruits.main[1:]]
     assert causes == ["turn_boundary", "turn_boundary", "reasoning_stripped", "turn_boundary"]
 
@@ -158,6 +158,7 @@ def test_a_compaction_stays_in_main_and_goes_on_from_the_summary(counted):
     assert [counted.calls[n]["link"] for n in counted.main] == ["root", "drift", "drift", "compaction"]
     assert not any(call["discarded"] for call in counted.graph["calls"])
     # The summary is asked for without tools, which stand at the top of the prompt.
+    assert counted.causes[2] == "tools_changed"
     assert counted.warnings == {"drift_over_threshold": [2]}
     check_ids(counted)
 

@@ -1,4 +1,4 @@
-"""`treering agents opencode`."""
+"""`treering agents NAME`."""
 
 import asyncio
 import json
@@ -6,6 +6,7 @@ import json
 import pytest
 
 from capture import cli
+from capture.commands.table import AGENTS
 from tests.plane import KEY, control_plane
 
 
@@ -22,6 +23,16 @@ def test_without_a_server(capsys):
     assert recipe["env"]["OPENAI_BASE_URL"] == "http://127.0.0.1:9/v1"
     assert recipe["command"][:4] == ["opencode", "run", "--model", "treering/m"]
     assert err == ""
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_each_agent_is_told_the_address_and_where_the_key_goes(name, capsys):
+    assert cli.main(["agents", name, "--base-url", "https://tunnel.example/v1", "--json"]) == 0
+    recipe = json.loads(capsys.readouterr().out)
+    assert set(recipe) == {"files", "env", "command"}
+    told = json.dumps(recipe)
+    assert "https://tunnel.example" in told
+    assert "<the rollout's secret>" in told
 
 
 def test_for_a_base_url(capsys):
