@@ -7,6 +7,7 @@ appending alone matter most, since a rewritten prefix is drift, and drift costs 
 from capture.agents.claude_code import claude_code
 from capture.agents.codex import codex
 from capture.agents.gemini_cli import gemini_cli
+from capture.agents.harbor import harbor
 from capture.agents.mini_swe_agent import mini_swe_agent
 from capture.agents.opencode import opencode
 from capture.agents.pi import pi
@@ -22,6 +23,7 @@ __all__ = [
     "claude_code",
     "codex",
     "gemini_cli",
+    "harbor",
     "mini_swe_agent",
     "opencode",
     "pi",

@@ -49,6 +49,11 @@ def mini_swe_agent(given: Given) -> int:
     return _show(given, agents.mini_swe_agent)
 
 
+def harbor(given: Given) -> int:
+    """Print Harbor's recipe."""
+    return _show(given, agents.harbor)
+
+
 def _show(given: Given, recipe_of: Callable[..., agents.Recipe]) -> int:
     """Print an agent's configuration, environment and command line."""
     asked = given.arguments

@@ -71,7 +71,7 @@ _AGENT = (
     Argument(name="--json", kind="yes", help='Print {"files", "env", "command"}.'),
     _URL,
 )
-AGENTS = ("opencode", "codex", "claude-code", "gemini-cli", "pi", "qwen-code", "mini-swe-agent")
+AGENTS = ("opencode", "codex", "claude-code", "gemini-cli", "pi", "qwen-code", "mini-swe-agent", "harbor")
 """The agents whose recipe we have; of each, `capture.commands.agents` has a function, `-` as `_`."""
 
 VERBS: tuple[Verb, ...] = (
