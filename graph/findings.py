@@ -23,7 +23,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     code: str
     level: Level
-    # What it says of a rollout, in a sentence; names in braces are keys of the finding's data, {count} its calls.
+    # What it says of a rollout, in a sentence; names in braces are keys of the finding's data, {count} its calls. In
+    # brackets, words for one and for more: [call|calls] of the count, [rows: row|rows] of that number in the data.
     text: str
     means: str
     do: str
@@ -55,14 +56,14 @@ _ROWS = (
     Row(
         code="parent_lost",
         level="warn",
-        text="{count} call(s) continue a call that was not recorded.",
+        text="{count} [call continues|calls continue] a call that was not recorded.",
         means="Their prompts hold an assistant message that no recorded call produced, and the record is incomplete.",
         do="They are roots, trained from their own sampled tokens on; the lost call's tokens are context.",
     ),
     Row(
         code="unreadable_body",
         level="warn",
-        text="{count} call(s) had a body that could not be decoded for the record.",
+        text="{count} [call|calls] had a body that could not be decoded for the record.",
         means="The body reached the other side as it came; the record lacks what is named.",
         do="Find what writes such JSON (a bare NaN, a lone surrogate).",
         data=(("missing", "what the record lacks"),),
@@ -105,7 +106,7 @@ _ROWS = (
     Row(
         code="secret_in_content",
         level="warn",
-        text="{count} call(s) carry one of the rollout's secrets in message content.",
+        text="{count} [call carries|calls carry] one of the rollout's secrets in message content.",
         means="An agent printed its own key; content is stored as it came.",
         do="Don't publish the rollout; the secret is void once it is closed.",
         source="notice",
@@ -123,7 +124,7 @@ _ROWS = (
     Row(
         code="no_token_ids",
         level="error",
-        text="{count} call(s) came without token ids.",
+        text="{count} [call|calls] came without token ids.",
         means="The engine's reply had no prompt ids or no sampled ids: nothing to train on, or to link by.",
         do="Use an engine of tier train; a router in between may have dropped the fields.",
         eval_level="info",
@@ -131,7 +132,7 @@ _ROWS = (
     Row(
         code="no_logprobs",
         level="error",
-        text="{count} call(s) came without logprobs.",
+        text="{count} [call|calls] came without logprobs.",
         means="The ids are there, the probabilities of the sampled tokens are not.",
         do="See that the engine allows logprobs (vLLM: `--max-logprobs`), and that no router drops them.",
         eval_level="info",
@@ -139,7 +140,7 @@ _ROWS = (
     Row(
         code="count_mismatch",
         level="error",
-        text="{count} call(s) have counts that disagree.",
+        text="{count} [call has|calls have] counts that disagree.",
         means="Ids, logprobs and the engine's usage don't have the same length; something was lost on the way.",
         do="They are left out. A stream cut in a chunk, or an engine that drops ids while parsing, does this.",
         data=(("counts", "call → ids, logprobs and usage as counted"),),
@@ -147,7 +148,7 @@ _ROWS = (
     Row(
         code="invalid_logprobs",
         level="error",
-        text="{count} call(s) have logprobs that are no probabilities.",
+        text="{count} [call has|calls have] logprobs that are no probabilities.",
         means="A logprob is missing, not a number, infinite, or clamped (vLLM writes -9999.0 for minus infinity).",
         do="They are left out. A clamped one means that the token was cut from the distribution it was scored under.",
         data=(("tokens", "how many such logprobs"),),
@@ -155,7 +156,7 @@ _ROWS = (
     Row(
         code="positive_logprob",
         level="warn",
-        text="{count} call(s) have a logprob above zero (largest: {largest}).",
+        text="{count} [call has|calls have] a logprob above zero (largest: {largest}).",
         means="A probability above one: numerical noise when tiny, another quantity when not.",
         do="Compare with the engine's own scoring of the same ids.",
         data=(("largest", "the largest logprob"), ("tokens", "how many")),
@@ -163,7 +164,7 @@ _ROWS = (
     Row(
         code="token_out_of_vocabulary",
         level="error",
-        text="{count} call(s) hold a token id outside the model's vocabulary.",
+        text="{count} [call holds|calls hold] a token id outside the model's vocabulary.",
         means="The ids are of another model or were damaged.",
         do="See that the engine serves the model that the rollout names.",
         source="notice",
@@ -172,7 +173,7 @@ _ROWS = (
     Row(
         code="drift",
         level="info",
-        text="{count} call(s) do not continue their parent's tokens exactly (at most {tokens_max} tokens).",
+        text="{count} [call parts from its|calls part from their] parent's tokens (at most {tokens_max} are lost).",
         means="The prompt re-tokenises or drops something of the parent's prompt and reply; a training row ends there.",
         do="Small drift at a turn's border is a property of the template. See the causes.",
         data=(
@@ -184,7 +185,7 @@ _ROWS = (
     Row(
         code="drift_over_threshold",
         level="warn",
-        text="{count} call(s) drift by more than {threshold} tokens.",
+        text="{count} [call drifts|calls drift] by more than {threshold} tokens.",
         means="A large part of the parent is not the prefix of the child.",
         do="See cause and position: the setting of an agent or a template is often behind it.",
         data=(("threshold", "in tokens"), ("causes", "cause → number of calls")),
@@ -192,7 +193,7 @@ _ROWS = (
     Row(
         code="realign_masked",
         level="info",
-        text="Rows that cross drifts mask {tokens} sampled tokens; {rows} row(s) of their own train them.",
+        text="Crossing drifts masks {tokens} [tokens: token|tokens], trained in {rows} [rows: row|rows] apart.",
         means="Behind a break, what was sampled was scored under another prefix than the row's (`drift=realign`).",
         do="Nothing: no token is lost. Where such rows are many, `drift=split` may give fewer.",
         data=(("tokens", "sampled tokens that lie behind a break"), ("rows", "rows of their own, one for each reply")),
@@ -231,7 +232,7 @@ _ROWS = (
     Row(
         code="compaction",
         level="info",
-        text="{count} call(s) continue a conversation from a summary of it.",
+        text="{count} [call continues|calls continue] a conversation from a summary of it.",
         means="The agent replaced its history by a summary; a new row begins there.",
         do="Nothing. The summary's own tokens are trained when it was asked for inside the conversation.",
         data=(("carries", "the calls whose text was carried over"),),
@@ -239,7 +240,7 @@ _ROWS = (
     Row(
         code="forks",
         level="info",
-        text="{forks} fork(s): {resample} resampled, {branch} branched.",
+        text="{forks} [forks: fork|forks]: {resample} resampled, {branch} branched.",
         means="A prompt has several delivered replies, or a reply several continuations.",
         do="Nothing. A shared prefix is trained once.",
         data=(("forks", "how many"), ("resample", "of kind resample"), ("branch", "of kind branch")),
@@ -247,14 +248,14 @@ _ROWS = (
     Row(
         code="retries",
         level="info",
-        text="{count} call(s) are tries of requests that were sent again.",
+        text="{count} [call is a try of a request that was|calls are tries of requests that were] sent again.",
         means="The first try failed or was never delivered, and the same prompt was sent again.",
         do="Nothing; many of them point at a time limit of the agent or an engine under load.",
     ),
     Row(
         code="discarded_calls",
         level="info",
-        text="{count} call(s) were discarded: nobody went on with them.",
+        text="{count} [call was|calls were] discarded: nobody went on with [it|them].",
         means="Another branch from the same place went on.",
         do="Nothing; their tokens are left out.",
         data=(("tokens", "sampled tokens in them"),),
@@ -263,7 +264,7 @@ _ROWS = (
     Row(
         code="auxiliary_calls",
         level="info",
-        text="{count} call(s) served the agent itself, not the task.",
+        text="{count} [call|calls] served the agent itself, not the task.",
         means="Titles, summaries with a root of their own, probes; not trained by default.",
         do="Nothing. `roles=` takes them in.",
         data=(("kinds", "kind → number of conversations"),),
@@ -271,7 +272,7 @@ _ROWS = (
     Row(
         code="subagents",
         level="info",
-        text="{conversations} conversation(s) were started by a tool call.",
+        text="{conversations} [conversations: conversation was|conversations were] started by a tool call.",
         means="The task's agent handed work to others; not trained by default.",
         do="Nothing. `roles=main,subagent` takes them in.",
         data=(("conversations", "how many"), ("parents", "the calls that started them")),
@@ -287,7 +288,7 @@ _ROWS = (
     Row(
         code="role_hint_disagrees",
         level="warn",
-        text="{count} call(s) claim a role that the data flow contradicts.",
+        text="{count} [call claims|calls claim] a role that the data flow contradicts.",
         means="A header said one thing, what was read and where the reply went another; the header did not decide.",
         do="See the conversation's evidence; overrule it on the control plane if the header was right.",
         data=(("hinted", "role claimed"), ("judged", "role given"), ("conversation", "its number")),
@@ -297,14 +298,14 @@ _ROWS = (
         code="sampling_unpinned",
         level="info",
         text="The rollout pins no temperature: the agent's value counts, or the engine's default where it sent none.",
-        means="{unseen} main call(s) went out without one, so what they were drawn with is not in the record.",
+        means="A call that went out without one was drawn with a value that is not in the record.",
         do="Pin `sampling` at registration.",
         data=(("unseen", "main calls without a temperature"), ("asked", "values that the agent asked for")),
     ),
     Row(
         code="sampling_truncates",
         level="warn",
-        text="{count} call(s) were drawn from a truncated distribution.",
+        text="{count} [call was|calls were] drawn from a truncated distribution.",
         means="top_p, top_k or min_p cut tokens away; importance ratios are off unless the trainer repeats the cut.",
         do="Pin top_p=1, top_k=-1, min_p=0.",
         data=(("values", "parameter → values that cut"),),
@@ -320,7 +321,7 @@ _ROWS = (
     Row(
         code="constrained_sampling",
         level="warn",
-        text="{count} call(s) were sampled under a constraint.",
+        text="{count} [call was|calls were] sampled under a constraint.",
         means="A grammar, a forced tool, a bias or a token list changed the logits; a trainer can't rebuild that.",
         do="They are context unless `constrained=train` says otherwise.",
         data=(("fields", "the request's fields that constrain"),),
@@ -335,7 +336,7 @@ _ROWS = (
     Row(
         code="logprobs_not_of_sampler",
         level="warn",
-        text="{count} call(s) have raw logprobs but were drawn from another distribution.",
+        text="{count} [call has|calls have] raw logprobs but [was|were] drawn from another distribution.",
         means="The logprobs are before temperature, cuts and penalties; the tokens were drawn after them.",
         do="Pin temperature=1 without cuts or penalties, or run the engine with processed logprobs.",
         data=(("because", "parameter → values"),),
@@ -344,14 +345,14 @@ _ROWS = (
     Row(
         code="truncated_reply",
         level="warn",
-        text="{count} call(s) were cut by length.",
+        text="{count} [call was|calls were] cut by length.",
         means="The engine stopped at the limit of output tokens; trained as far as they go, and flagged.",
         do="Raise `max_output_tokens` or the engine's context length if this was not meant.",
     ),
     Row(
         code="aborted_calls",
         level="warn",
-        text="{count} call(s) broke off before their end.",
+        text="{count} [call|calls] broke off before [its|their] end.",
         means="The agent hung up, or the engine stopped; what was sampled is kept and not trained.",
         do="Time limits of the agent, pauses of the engine.",
         data=(("used", "those whose partial reply was proved used by a later prompt"),),
@@ -359,21 +360,21 @@ _ROWS = (
     Row(
         code="undelivered_calls",
         level="warn",
-        text="The finished replies of {count} call(s) never reached the agent.",
+        text="The finished [reply|replies] of {count} [call|calls] never reached the agent.",
         means="The client had closed before the end; not trained.",
         do="Time limits of the agent or of what stands between.",
     ),
     Row(
         code="delivery_unknown",
         level="warn",
-        text="The finished replies of {count} call(s) may not have reached the agent.",
+        text="The finished [reply|replies] of {count} [call|calls] may not have reached the agent.",
         means="The process died between the record and the mark of delivery, and no later call shows their use.",
         do="They are left out.",
     ),
     Row(
         code="engine_errors",
         level="warn",
-        text="{count} call(s) ended in an error.",
+        text="{count} [call|calls] ended in an error.",
         means="The engine refused or failed; nothing of them is trained.",
         do="See the calls' errors.",
     ),
@@ -398,7 +399,7 @@ _ROWS = (
     Row(
         code="request_repaired",
         level="info",
-        text="{count} request(s) were repaired: {repairs}.",
+        text="{count} [request was|requests were] repaired: {repairs}.",
         means="A change that the engine or its template needs was made and recorded with the call.",
         do="Nothing.",
         data=(("repairs", "names of the repairs"),),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from graph.causes import CAUSES
 from graph.eligibility import REASONS
+from graph.finders.statements import worded
 from graph.findings import TABLE, Row
 from graph.roles import RULES
 
@@ -63,7 +64,7 @@ def _finding(row: Row) -> Iterator[str]:
     level = row.level if row.eval_level is None else f"{row.level}, {row.eval_level}"
     yield f"### `{row.code}` ({level})"
     yield ""
-    yield f"*{row.text}* {row.means}"
+    yield f"*{worded(row.text, {})}* {row.means}"
     yield ""
     yield f"What to do: {row.do}"
     if row.data:

@@ -6,6 +6,7 @@ shares the store) is kept, at level info, with its data. Calls are sorted, so tw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ from graph.findings import TABLE, Row
 from graph.records import Finding, Notice
 
 _ORDER = {code: place for place, code in enumerate(TABLE)}
+
+
+_ONE_OR_MORE = re.compile(r"\[(?:(\w+): )?([^|\]]*)\|([^|\]]*)\]")
 
 
 class _Lenient(dict[str, Any]):
@@ -31,11 +35,16 @@ def make(code: str, calls: Iterable[int] = (), *, tier: str = "train", **data: A
     return _fill(TABLE[code], calls, tier, data)
 
 
+def worded(text: str, numbers: Mapping[str, Any]) -> str:
+    """Choose a row's words for one or for more of a thing; those for more where the number isn't known."""
+    return _ONE_OR_MORE.sub(lambda found: found[2 if numbers.get(found[1] or "count") == 1 else 3], text)
+
+
 def _fill(row: Row, calls: Iterable[int], tier: str, data: Mapping[str, Any]) -> Finding:
     numbers = tuple(sorted(set(calls)))
     words = {key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in data.items()}
     level = row.eval_level if tier == "eval" and row.eval_level is not None else row.level
-    text = row.text.format_map(_Lenient(words, count=len(numbers)))
+    text = worded(row.text, {**data, "count": len(numbers)}).format_map(_Lenient(words, count=len(numbers)))
     return Finding(code=row.code, level=level, calls=numbers, message=text, data=dict(data))
 
 

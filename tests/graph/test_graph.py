@@ -40,7 +40,7 @@ def test_a_graph_prints_what_it_found():
     tape.say([user("Hello")], assistant("Hello."), finish_reason="length")
     told = repr(tape.graph())
     assert "0: main, calls 0" in told
-    assert "warn truncated_reply: 1 call(s) were cut by length." in told
+    assert "warn truncated_reply: 1 call was cut by length." in told
 
 
 def test_the_json_is_plain():

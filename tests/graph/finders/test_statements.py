@@ -2,7 +2,8 @@
 
 import pytest
 
-from graph.finders.statements import in_order, make, of_notices
+from graph.finders.statements import in_order, make, of_notices, worded
+from graph.findings import TABLE
 from graph.records import Finding, Notice
 
 
@@ -11,9 +12,32 @@ def test_a_statement_is_filled_from_the_table():
         code="compaction",
         level="info",
         calls=(3, 7),
-        message="2 call(s) continue a conversation from a summary of it.",
+        message="2 calls continue a conversation from a summary of it.",
         data={"carries": [2, 6]},
     )
+
+
+@pytest.mark.parametrize(
+    ("finding", "message"),
+    [
+        (make("aborted_calls", [1], used=[]), "1 call broke off before its end."),
+        (make("aborted_calls", [1, 2], used=[]), "2 calls broke off before their end."),
+        (make("undelivered_calls", [1]), "The finished reply of 1 call never reached the agent."),
+        (make("subagents", [1, 2], conversations=1, parents=[]), "1 conversation was started by a tool call."),
+        (make("forks", [1, 2], forks=1, resample=1, branch=0), "1 fork: 1 resampled, 0 branched."),
+        (make("realign_masked", tokens=7, rows=1), "Crossing drifts masks 7 tokens, trained in 1 row apart."),
+    ],
+)  # fmt: skip
+def test_one_is_told_from_more(finding, message):
+    assert finding.message == message
+
+
+def test_no_statement_has_brackets_left():
+    for row in TABLE.values():
+        for number in (1, 2):
+            text = worded(row.text, dict.fromkeys(["count", *(key for key, _ in row.data)], number))
+            assert not set("[]|") & set(text), row.code
+            assert "(s)" not in text
 
 
 def test_a_code_of_no_row_is_an_error():
