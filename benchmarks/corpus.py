@@ -13,6 +13,7 @@ Ids are drawn below 151,936 (Qwen's vocabulary), as JSON 6.3 bytes each with the
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -87,13 +88,13 @@ def split_prompt(start: int, n_prompt: int) -> list[tuple[str, int, int]]:
 def request_body(corpus: Corpus, start: int, n_prompt: int, *, streamed: bool) -> bytes:
     """Return the JSON body of a chat request, in the shape and order that coding agents send."""
     messages = [{"role": role, "content": corpus.text(a, b)} for role, a, b in split_prompt(start, n_prompt)]
-    body = {"model": "bench", "max_tokens": 4096, "temperature": 1.0, "messages": messages, "tools": _TOOLS}
+    body = {"model": "bench", "max_tokens": 4096, "temperature": 1.0, "messages": messages, "tools": TOOLS}
     if streamed:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     return msgspec.json.encode(body)
 
 
-def _tool(name: str, what: str, **arguments: str) -> dict[str, object]:
+def _tool(name: str, what: str, **arguments: str) -> dict[str, Any]:
     properties = {each: {"type": "string", "description": meaning} for each, meaning in arguments.items()}
     parameters = {
         "type": "object",
@@ -104,7 +105,7 @@ def _tool(name: str, what: str, **arguments: str) -> dict[str, object]:
     return {"type": "function", "function": {"name": name, "description": what, "parameters": parameters}}
 
 
-_TOOLS = [
+TOOLS = [
     _tool("read", "Read a file of the project.", path="The file, from the project's root."),
     _tool("write", "Write a file of the project.", path="The file.", content="All that it shall hold."),
     _tool("bash", "Run a command and return what it printed.", command="The command line.", reason="Why it is run."),

@@ -41,6 +41,19 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.samples) / self.seconds
 
 
+class Marks(msgspec.Struct, frozen=True):
+    """By what a stream's progress is seen."""
+
+    # Counted: stands once in each event that answers one of the engine's.
+    event: bytes
+    first_token: bytes
+    # Events of the engine's that bring none of those.
+    ahead: int = 0
+
+
+CHAT = Marks(EVENT_END, FIRST_TOKEN)
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One call, ready to be sent."""
 
@@ -48,6 +61,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     call: int
     head: bytes
     body: bytes
+    marks: Marks = CHAT
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,18 +111,20 @@ class Chunks:
 class Reply:
     """Reads one reply as it comes. Sans-I/O."""
 
-    def __init__(self, *, keep: bool = False) -> None:
+    def __init__(self, *, keep: bool = False, marks: Marks = CHAT) -> None:
         self.status = 0
         self.streamed = False
         self.first_token_at: float | None = None
         self.n_bytes = 0
-        # Of a stream, so far.
-        self.n_events = 0
+        # Of a stream, so far: the engine's events of which the agent knows.
+        self.n_events = marks.ahead
         self.kept: list[bytes] | None = [] if keep else None
         self._head: bytes | None = b""
         self._left = 0
         self._chunks = Chunks()
         self._tail = b""
+        self._marks = marks
+        self._tail_size = max(len(marks.event), len(marks.first_token)) - 1
 
     def feed(self, data: bytes, now: float) -> bool:
         """Take the next bytes at a time; return True when the reply is whole. Raises ValueError for what is none."""
@@ -122,11 +138,11 @@ class Reply:
         if self.streamed:
             data = self._chunks.feed(data)
             seen = self._tail + data
-            # An event's end may have come in two pieces; one that came whole in the tail was counted there.
-            self.n_events += seen.count(EVENT_END) - self._tail.count(EVENT_END)
-            if self.first_token_at is None and FIRST_TOKEN in seen:
+            # A mark may have come in two pieces; one that came whole in the tail was counted there.
+            self.n_events += seen.count(self._marks.event) - self._tail.count(self._marks.event)
+            if self.first_token_at is None and self._marks.first_token in seen:
                 self.first_token_at = now
-            self._tail = seen[-len(FIRST_TOKEN) :]
+            self._tail = seen[-self._tail_size :]
         else:
             self._left -= len(data)
         self.n_bytes += len(data)
@@ -166,7 +182,7 @@ class Client(asyncio.Protocol):
 
     async def ask(self, request: Request, *, keep: bool = False) -> tuple[Sample, Reply]:
         """Send a request and wait for the whole reply. Raises ConnectionError, also for a status other than 200."""
-        self._call, self._reply = request.call, Reply(keep=keep)
+        self._call, self._reply = request.call, Reply(keep=keep, marks=request.marks)
         self._done = asyncio.get_running_loop().create_future()
         started = time.perf_counter()
         self._transport.writelines([request.head, request.body])
@@ -230,10 +246,10 @@ async def _send(client: Client, requests: Sequence[Request]) -> list[Sample]:
     return [(await client.ask(request))[0] for request in requests]
 
 
-def head_of(body: bytes, *, key: str, bench: str) -> bytes:
-    """Return the head of a chat request, with the headers that agents send."""
+def head_of(body: bytes, *, key: str, bench: str, target: str = "/v1/chat/completions") -> bytes:
+    """Return the head of a request, with the headers that agents send."""
     lines = [
-        "POST /v1/chat/completions HTTP/1.1",
+        f"POST {target} HTTP/1.1",
         "Host: 127.0.0.1",
         "Connection: keep-alive",
         "Accept: application/json",

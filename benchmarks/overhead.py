@@ -27,7 +27,7 @@ from typing import Any
 
 import uvloop
 
-from benchmarks import load, plan, report, systems, wire
+from benchmarks import dialects, load, plan, report, systems, wire
 from benchmarks.corpus import Corpus, request_body
 from benchmarks.plan import Shape
 from benchmarks.report import Row, Turn
@@ -149,19 +149,28 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
     parser.add_argument("--only", metavar="WORDS", help='only some cases, such as "2000 streamed growing 8"')
     parser.add_argument("--docs", action="store_true", help="write docs/overhead.json and the table in the docs")
+    parser.add_argument("--dialects", action="store_true", help="every dialect beside chat, and nothing else")
     asked = parser.parse_args(argv)
-    wanted = [shape for shape in shapes(quick=asked.quick) if is_wanted(shape, asked.only)]
+    made = dialects.shapes() if asked.dialects else shapes(quick=asked.quick)
+    wanted = [shape for shape in made if is_wanted(shape, asked.only)]
+    command = " ".join(["bin/bench overhead", *argv])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            told = runner.run(_run(wanted, quick=asked.quick))
+            told = runner.run(
+                dialects.run(wanted, quick=asked.quick, command=command)
+                if asked.dialects
+                else _run(wanted, quick=asked.quick)
+            )
         except RuntimeError as error:
             sys.stderr.write(f"bin/bench overhead: {error}\n")
             return 1
-    for file in (asked.json, DOCUMENT if asked.docs else None):
+    document = dialects.DOCUMENT if asked.dialects else DOCUMENT
+    for file in (asked.json, document if asked.docs else None):
         if file is not None:
             file.write_text(json.dumps(told, indent=1) + "\n")
     if asked.docs:
-        PAGE.write_text(report.with_section(PAGE.read_text(), told))
+        with_section = dialects.with_section if asked.dialects else report.with_section
+        PAGE.write_text(with_section(PAGE.read_text(), told))
     return 0
 
 

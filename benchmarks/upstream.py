@@ -1,7 +1,7 @@
 """The static upstream: an engine that has all its replies ready.
 
-The header `x-bench` says which reply (`wire.Ask`); a chat request without it, such as a proxy's own probe, gets a tiny
-reply that agrees with what it asked for.
+The header `x-bench` says which reply (`wire.Ask`), and the path whether it is chat's or Completions'; a chat request
+without it, such as a proxy's own probe, gets a tiny reply that agrees with what it asked for.
 
 A stream is written one event a write, and no event follows before the client has seen the one before it. A plain loop
 of writes would be faster than any proxy, which then reads a dozen events at once: a pass-through would relay a reply in
@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.wire import Ask, Wire, read_header
+from benchmarks.wire_completions import CompletionsWire
 
 _SMALL = {
     b"/v1/models": b'{"object":"list","data":[{"id":"bench","object":"model","created":1795991571,"owned_by":"vllm",'
@@ -30,6 +31,8 @@ _SMALL = {
     b"/version": b'{"version":"0.32.0"}',
     b"/health": b"",
 }
+
+COMPLETIONS = b"/v1/completions"
 
 N_UNSEEN = 3
 """Events at a stream's end that wait for nothing: the finish, usage, `[DONE]`."""
@@ -122,8 +125,12 @@ class Flow:
 class Upstream(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, wire: Wire, flow: Flow, ids: itertools.count[int]) -> None:
+    def __init__(
+        self, wire: Wire, flow: Flow, ids: itertools.count[int], *, completions: CompletionsWire | None = None
+    ) -> None:
+        """Without `completions` every path gets a chat reply."""
         self._wire = wire
+        self._completions = completions
         self._flow = flow
         self._ids = ids
         self._requests = Requests()
@@ -157,17 +164,20 @@ class Upstream(asyncio.Protocol):
             return
         ask = ask_of(request)
         reply_id = b"%016x" % next(self._ids)
+        completing = self._completions if request.target == COMPLETIONS else None
+        wire = completing or self._wire
         if not ask.streamed:
-            self._whole(self._wire.whole(ask, reply_id))
+            self._whole(wire.whole(ask, reply_id))
             return
-        self._events, self._sent, self._call = self._wire.events(ask, reply_id), 0, ask.call
+        self._events, self._sent, self._call = wire.events(ask, reply_id), 0, ask.call
         self._transport.write(_STREAM_HEAD)
         self._write()
         if self._call is None:
             self._rest()
         else:
-            # An engine sends the role when it has the first token, so that doesn't wait either.
-            asyncio.get_running_loop().call_soon(self._write)
+            if completing is None:
+                # An engine sends the role when it has the first token, so that doesn't wait either.
+                asyncio.get_running_loop().call_soon(self._write)
             self._flow.open(self._call, self._seen)
 
     def _whole(self, pieces: list[bytes]) -> None:
@@ -211,9 +221,11 @@ _STREAM_HEAD = (
 )
 
 
-async def serve(wire: Wire, flow: Flow) -> tuple[asyncio.Server, str]:
+async def serve(wire: Wire, flow: Flow, *, completions: CompletionsWire | None = None) -> tuple[asyncio.Server, str]:
     """Start the upstream on a free port of this loop; return it and its address."""
     ids = itertools.count()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Upstream(wire, flow, ids), "127.0.0.1", 0, backlog=1024)
+    server = await loop.create_server(
+        lambda: Upstream(wire, flow, ids, completions=completions), "127.0.0.1", 0, backlog=1024
+    )
     return server, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
