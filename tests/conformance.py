@@ -65,6 +65,7 @@ AGENT_FEATURES = {
     "compaction": "the conversation goes on from the summary",
     "trained": "what main sampled is trained, once, and nothing else is",
     "interrupt": "a reply that the agent breaks off: the engine's request is dropped, and what came is not trained",
+    "broken stream": "a stream that breaks at the engine is no whole reply to the agent",
 }
 
 AGENTS = (
@@ -93,6 +94,7 @@ AGENTS = (
         "compaction": "test_a_compaction_stays_in_main_and_goes_on_from_the_summary",
         "trained": "test_main_is_trained_and_nothing_else",
         "interrupt": "test_an_interrupt_drops_the_engines_request",
+        "broken stream": "test_after_a_broken_stream_codex_asks_again_with_what_was_done",
     }),
     Row("claude-code", "messages", "tests/real/test_claude_code.py", {
         "tools": "test_the_run_had_all_that_it_was_to_have",
@@ -106,6 +108,7 @@ AGENTS = (
         "compaction": "test_a_compaction_stays_in_main_and_goes_on_from_the_summary",
         "trained": "test_main_is_trained_and_nothing_else",
         "interrupt": "test_an_interrupt_drops_the_engines_request",
+        "broken stream": "test_claude_code_takes_no_broken_stream_for_a_whole_one",
     }),
     Row("gemini-cli", "gemini", "tests/real/test_gemini_cli.py", {
         "tools": "test_the_run_had_all_that_it_was_to_have",
@@ -118,6 +121,7 @@ AGENTS = (
         "compaction": "test_a_compaction_goes_on_from_the_summary",
         "trained": "test_main_is_trained_and_nothing_else",
         "interrupt": "test_an_interrupt_drops_the_engines_request",
+        "broken stream": "test_gemini_cli_takes_no_broken_stream_for_a_whole_one",
     }),
     Row("qwen-code", "chat", "tests/real/test_qwen_code.py", {
         "tools": "test_the_session_had_all_that_it_was_to_have",
@@ -151,6 +155,21 @@ AGENTS = (
         "roles": "test_the_forest_says_what_was_so",
         "trained": "test_main_is_trained_and_what_was_dropped_is_not",
         "interrupt": "test_an_interrupt_drops_the_engines_request",
+    }),
+    Row("terminus-2, in Harbor", "chat", "tests/real/test_harbor.py", {
+        "ids": "test_ids_are_whole",
+        "said": "test_harbors_details_are_ours_id_by_id",
+        "drift": "test_the_template_takes_the_reasoning_and_nothing_else_drifts",
+        "roles": "test_the_forest_says_what_was_so",
+        "compaction": "test_the_forest_says_what_was_so",
+        "trained": "test_main_is_trained_with_its_summary_and_its_answers",
+        "interrupt": "test_an_interrupt_drops_the_engines_request",
+    }),
+    Row("opencode, in Harbor", "chat", "tests/real/test_harbor.py", {
+        "ids": "test_an_agent_that_harbor_runs_is_captured",
+        "roles": "test_an_agent_that_harbor_runs_is_captured",
+        "title": "test_an_agent_that_harbor_runs_is_captured",
+        "trained": "test_an_agent_that_harbor_runs_is_captured",
     }),
 )  # fmt: skip
 
