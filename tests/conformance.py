@@ -188,13 +188,15 @@ DIALECT_FEATURES = {
     "broken stream": "a stream that breaks never looks finished",
     "last reply": "the well-formed last reply at a rollout's limit",
     "vLLM": "a real vLLM: ids and logprobs equal those of a direct call",
-    "vLLM tools": "the same of a tool loop and of tools that must be called",
+    "vLLM tool loop": "the same of a tool call and of the answer that goes on from its result",
+    "vLLM forced tool": "the same of a tool that must be called, named and not",
 }
 
 _VLLM = "tests/real/test_dialects_vllm.py"
 _REAL = {
     "vLLM": f"{_VLLM}::test_a_plain_reply",
-    "vLLM tools": f"{_VLLM}::test_a_tool_loop",
+    "vLLM tool loop": f"{_VLLM}::test_a_tool_loop",
+    "vLLM forced tool": f"{_VLLM}::test_a_tool_that_must_be_called",
 }
 
 DIALECTS = (
