@@ -1,97 +1,56 @@
-"""What the trie costs: bytes for each distinct token, and the time of an append, on the shapes that rollouts have.
+"""What a graph of token ids costs: bytes for each distinct token, and the time of an append.
 
-Measured beside it, in the same run, is the plain way: one array of ids for each call, compared with every earlier call
-to find the parent. It is what a store of prompts comes to, and it shows what linear in distinct tokens buys.
+Measured in one run, on the same calls (`benchmarks.workloads`):
+- `treering`: the trie of `graph.tokens`, and the look for the exact parent;
+- `treering, with logprobs`: the same, with a float32 for each sampled token, which is all that a rollout's arrays take;
+- `array per call`: one array of ids for each call, compared with every earlier call to find the parent: what a store
+  of prompts comes to;
+- `openenv`: the graph of OpenEnv's capture server, at the version below, in an environment of its own.
 
-Bytes are those that Python allocates (tracemalloc), for ids alone: no logprobs, no text. Ids are random below 151,936
-(Qwen's vocabulary), the worst case for a comparison, since nothing differs early inside a chain. Inputs are int32
-arrays already: what parsing costs is not measured here.
+Bytes are those that Python allocates (tracemalloc), no text; OpenEnv's are the growth of its process. Inputs are int32
+arrays already (OpenEnv's, lists): what parsing costs is not measured here.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import importlib.util
 import json
 import os
+import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from graph.records import IntArray
+from benchmarks.workloads import BESIDE, SHAPES, SIZES, Ids, Workload
+from graph.records import FloatArray
 from graph.tokens import Trie, lcp
 
-VOCABULARY = 151_936
-GOAL_BYTES = 7.0
-"""Per distinct token, on every shape. A run that exceeds it fails."""
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "performance.md"
+OPENENV = "0.10.0"
+LIMIT_S = 300.0
+"""For one workload of OpenEnv's; 400 calls take some seconds."""
 
-Step = tuple[IntArray, IntArray]
+TREERING, LOGPROBS, PLAIN = "treering", "treering, with logprobs", "array per call"
+LESS_MEMORY, FASTER = 400.0, 20.0
+"""Goals beside OpenEnv at 400 calls."""
 
-
-def chain(n_calls: int, n_more: int, drift: int = 0) -> Iterator[Step]:
-    """Yield (prompt, sampled) of a conversation that grows by `n_more` ids a call, losing `drift` of them each time."""
-    rng = np.random.default_rng(0)
-    path = np.empty(0, np.int32)
-    for _ in range(n_calls):
-        asked, sampled = (rng.integers(0, VOCABULARY, n_more // 2, dtype=np.int32) for _ in range(2))
-        prompt = np.concatenate([path[: len(path) - drift], rng.integers(0, VOCABULARY, drift, dtype=np.int32), asked])
-        yield prompt, sampled
-        path = np.concatenate([prompt, sampled])
-
-
-def branches(n_calls: int, n_more: int, n_shared: int) -> Iterator[Step]:
-    """Yield the calls of many draws from one long prompt."""
-    rng = np.random.default_rng(0)
-    prompt = rng.integers(0, VOCABULARY, n_shared, dtype=np.int32)
-    for _ in range(n_calls):
-        yield prompt, rng.integers(0, VOCABULARY, n_more, dtype=np.int32)
-
-
-def subagents(n_agents: int, n_calls: int, n_more: int, n_shared: int) -> Iterator[Step]:
-    """Yield the calls of agents that begin with one system prompt and take turns."""
-    rng = np.random.default_rng(0)
-    system = rng.integers(0, VOCABULARY, n_shared, dtype=np.int32)
-    paths = [system] * n_agents
-    for _ in range(n_calls):
-        for agent, path in enumerate(paths):
-            prompt = np.concatenate([path, rng.integers(0, VOCABULARY, n_more // 2, dtype=np.int32)])
-            sampled = rng.integers(0, VOCABULARY, n_more // 2, dtype=np.int32)
-            yield prompt, sampled
-            paths[agent] = np.concatenate([prompt, sampled])
-
-
-class Shape(NamedTuple):
-    """A workload: what it is called and its calls, made one at a time."""
-
-    name: str
-    steps: Callable[[], Iterator[Step]]
-    # The plain way needs calls times prompt length: not where that is more than memory.
-    plain: bool = True
-
-
-SHAPES = (
-    Shape("chain to 100k", lambda: chain(200, 500)),
-    Shape("drift of 6 a call to 100k", lambda: chain(200, 500, drift=6)),
-    Shape("1,000 branches of 200 off 20k", lambda: branches(1000, 200, 20_000)),
-    Shape("30 subagents of 40 calls off 8k", lambda: subagents(30, 40, 500, 8_000)),
-)
-LARGE = (
-    Shape("chain to 1M", lambda: chain(2000, 500), plain=False),
-    Shape("drift of 6 a call to 1M", lambda: chain(2000, 500, drift=6), plain=False),
-)
+Row = dict[str, Any]
 
 
 class Store(Protocol):
     """Where calls go."""
 
-    def append(self, key: int, prompt: IntArray, sampled: IntArray) -> None:
-        """Take in one call."""
+    def append(self, key: int, prompt: Ids, sampled: Ids) -> None:
+        """Take in one call and find its parent."""
 
 
 class Runs:
@@ -100,19 +59,32 @@ class Runs:
     def __init__(self) -> None:
         self.trie = Trie()
 
-    def append(self, key: int, prompt: IntArray, sampled: IntArray) -> None:
+    def append(self, key: int, prompt: Ids, sampled: Ids) -> None:
         """Take in one call and find its parent."""
         self.trie.insert(key, prompt, sampled)
         next(self.trie.ends(key, len(prompt)), None)
+
+
+class RunsWithLogprobs(Runs):
+    """The same, with the logprobs that a call has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logprobs: list[FloatArray] = []
+
+    def append(self, key: int, prompt: Ids, sampled: Ids) -> None:
+        """Take in one call and find its parent."""
+        super().append(key, prompt, sampled)
+        self.logprobs.append(np.full(len(sampled), -0.5, np.float32))
 
 
 class Plain:
     """Every call whole."""
 
     def __init__(self) -> None:
-        self.paths: list[IntArray] = []
+        self.paths: list[Ids] = []
 
-    def append(self, key: int, prompt: IntArray, sampled: IntArray) -> None:
+    def append(self, key: int, prompt: Ids, sampled: Ids) -> None:
         """Take in one call and find its parent."""
         assert key == len(self.paths)
         best = 0
@@ -122,11 +94,14 @@ class Plain:
         self.paths.append(np.concatenate([prompt, sampled]))
 
 
-def measure(shape: Shape, store: Callable[[], Store]) -> dict[str, Any]:
+STORES: Mapping[str, Callable[[], Store]] = {TREERING: Runs, LOGPROBS: RunsWithLogprobs, PLAIN: Plain}
+
+
+def measure(workload: Workload, store: Callable[[], Store]) -> Row:
     """Fill a store twice: once for the time of each append, once for the bytes."""
     timed, times = store(), []
     trie = Trie()
-    for key, (prompt, sampled) in enumerate(shape.steps()):
+    for key, (prompt, sampled) in enumerate(workload.steps()):
         started = time.perf_counter_ns()
         timed.append(key, prompt, sampled)
         times.append((time.perf_counter_ns() - started) / 1000)
@@ -138,7 +113,7 @@ def measure(shape: Shape, store: Callable[[], Store]) -> dict[str, Any]:
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     weighed = store()
-    for key, (prompt, sampled) in enumerate(shape.steps()):
+    for key, (prompt, sampled) in enumerate(workload.steps()):
         weighed.append(key, prompt, sampled)
     del prompt, sampled
     gc.collect()
@@ -153,35 +128,188 @@ def measure(shape: Shape, store: Callable[[], Store]) -> dict[str, Any]:
     }
 
 
+def openenv_python() -> Path:
+    """Return the Python of an environment with OpenEnv, made on first use. Raises RuntimeError where it can't be."""
+    spec = importlib.util.spec_from_file_location("treering_setup", ROOT / "bin" / "setup.py")
+    assert spec is not None
+    assert spec.loader is not None
+    setup = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(setup)
+    folder: Path = setup.REAL / "bench-openenv"
+
+    def build() -> None:
+        setup.make_venv(folder, sys.executable, ">= (3, 10)")
+        env = setup.install_environment()
+        setup.run([*setup.installer(folder, env), f"openenv=={OPENENV}"], env=env)
+
+    try:
+        setup.make(
+            setup.REAL / "bench-openenv.stamp",
+            lambda: f"openenv {OPENENV} {ROOT}",
+            "installing OpenEnv into .real/bench-openenv (a minute or two, 450 MB)",
+            build,
+        )
+    except setup.SetupError as error:
+        raise RuntimeError(str(error)) from error
+    return folder / "bin" / "python"
+
+
+def measure_openenv(python: Path, workload: Workload) -> Row:
+    """Measure OpenEnv's graph in a process of its own. Raises RuntimeError where that fails."""
+    argv = [str(python), "-m", "benchmarks.openenv_graph", workload.name]
+    env = dict(os.environ) | {"PYTHONPATH": str(ROOT)}
+    try:
+        done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RuntimeError(f"OpenEnv's graph: {error}") from error
+    if done.returncode:
+        raise RuntimeError(f"OpenEnv's graph ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+    row: Row = json.loads(done.stdout)
+    return row
+
+
+def shortfalls(rows: Sequence[Row]) -> list[str]:
+    """Return a sentence for each goal of memory that was not kept, and for those beside OpenEnv."""
+    told = []
+    goals = {each.name: each for each in (*SHAPES, *SIZES)}
+    for row in rows:
+        goal = goals.get(row["workload"])
+        if row["implementation"] == TREERING and goal is not None and row["bytes_per_distinct_token"] > goal.most_bytes:
+            told.append(f"{goal.name}: {row['bytes_per_distinct_token']} bytes a token, over {goal.most_bytes}")
+    for less, faster, row in ratios(rows):
+        if row["calls"] >= 400 and (less < LESS_MEMORY or faster < FASTER):
+            told.append(f"{row['workload']}: {less:.0f} times less memory and {faster:.0f} times faster than OpenEnv")
+    return told
+
+
+def slow(rows: Sequence[Row]) -> list[str]:
+    """Return a sentence for each append that took longer than its goal. That fails no run, since machines differ."""
+    goals = {each.name: each.most_us for each in SHAPES}
+    return [
+        f"{row['workload']}: {row['append_us_last']} us an append, over {goal}"
+        for row in rows
+        if row["implementation"] == TREERING
+        and (goal := goals.get(row["workload"])) is not None
+        and row["append_us_last"] > goal
+    ]
+
+
+def ratios(rows: Sequence[Row]) -> list[tuple[float, float, Row]]:
+    """Return OpenEnv's bytes and append time by Treering's, with OpenEnv's row, of each workload that has both."""
+    own = {row["workload"]: row for row in rows if row["implementation"] == LOGPROBS}
+    return [
+        (
+            row["bytes_per_distinct_token"] / own[row["workload"]]["bytes_per_distinct_token"],
+            row["append_us_p50"] / own[row["workload"]]["append_us_p50"],
+            row,
+        )
+        for row in rows
+        if row["implementation"].startswith("openenv") and row["workload"] in own
+    ]
+
+
+COLUMNS = ("implementation", "workload", "calls", "distinct tokens", "bytes a token", "append p50 us", "last us")
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return rows as a table in Markdown."""
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|---|---|---:|---:|---:|---:|---:|"]
+    lines += [
+        f"| {row['implementation']} | {row['workload']} | {row['calls']:,} | {row['distinct_tokens']:,}"
+        f" | {row['bytes_per_distinct_token']:,.2f} | {row['append_us_p50']:,.1f} | {row['append_us_last']:,.1f} |"
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+BEGIN, END = "<!-- graph: made by `bin/bench graph --docs` -->\n", "<!-- end of graph -->\n"
+
+
+def section(told: Mapping[str, Any]) -> str:
+    """Return the docs' section on a run, from its document."""
+    rows: list[Row] = told["rows"]
+    sizes = {each.name for each in SIZES}
+    compared = [row for row in rows if row["implementation"] not in (TREERING, PLAIN)]
+    grown = [row for row in rows if row["implementation"] == TREERING and row["workload"] in sizes]
+    grown.sort(key=lambda row: int(row["distinct_tokens"]))
+    names = {each.name for each in SHAPES}
+    shapes = [row for row in rows if row["implementation"] in (TREERING, PLAIN) and row["workload"] in names]
+    host = told["host"]
+    lines = [BEGIN, "## The graph\n\n"]
+    lines += [f"`bin/bench graph`, {told['at'][:10]}, {host['cores']} cores, load {host['load']}.\n\n", table(shapes)]
+    lines += ["\nLinear: the same conversation at four sizes. An append reads its prompt once.\n\n", table(grown)]
+    if compared:
+        lines += ["\nBeside OpenEnv's capture graph, both with logprobs, on the same calls:\n\n", table(compared), "\n"]
+        lines += [
+            f"At {row['calls']} calls Treering takes {less:,.0f} times less memory; an append, {faster:,.0f} times less"
+            " time.\n"
+            for less, faster, row in ratios(rows)
+        ]
+    return "".join([*lines, END])
+
+
+def with_section(page: str, told: Mapping[str, Any]) -> str:
+    """Return the docs' page with the section on the graph replaced, or put at its end."""
+    if BEGIN not in page:
+        # What follows there is replaced, to its end, by another measurement.
+        before, last, rest = page.partition("## The last run\n")
+        return f"{before.rstrip()}\n\n{section(told)}\n{last}{rest}"
+    before, _, rest = page.partition(BEGIN)
+    return before + section(told) + rest.partition(END)[2]
+
+
 def run(argv: list[str]) -> int:
-    """Measure, print a table, and write FILE; 1 when the trie needs more bytes than it may."""
+    """Measure, print a table, and write FILE; 1 when memory is over a goal."""
+    if argv[:1] == ["--stories"]:
+        from benchmarks import stories
+
+        return stories.run(argv)
     parser = argparse.ArgumentParser(prog="bin/bench graph", description="bytes per distinct token, time per append")
-    parser.add_argument(
-        "--quick", action="store_true", help="leave out the plain way and the rollouts of a million tokens"
-    )
+    parser.add_argument("--quick", action="store_true", help="leave out OpenEnv and the rollouts of a million tokens")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
-    asked = parser.parse_args(argv)
-    rows: list[dict[str, Any]] = []
-    out = sys.stdout.write
-    out(
-        f"{'implementation':<15}{'workload':<33}{'calls':>6}{'distinct':>10}{'B/token':>9}{'p50 us':>9}{'last us':>9}\n"
+    parser.add_argument(
+        "--docs", action="store_true", help="write docs/graph.json and the table in docs/performance.md"
     )
-    for shape in SHAPES if asked.quick else (*SHAPES, *LARGE):
-        ways: list[tuple[str, Callable[[], Store]]] = [("runs", Runs)]
-        if shape.plain and not asked.quick:
-            ways.append(("array per call", Plain))
-        for name, store in ways:
-            row = {"implementation": name, "workload": shape.name, **measure(shape, store)}
-            rows.append(row)
-            calls, distinct, weight, median, last = list(row.values())[2:]
-            out(f"{name:<15}{shape.name:<33}{calls:>6}{distinct:>10}{weight:>9}{median:>9}{last:>9}\n")
-    if asked.json:
-        told = {
-            "benchmark": "graph",
-            "version": 1,
-            "at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "host": {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 2)},
-            "rows": rows,
-        }
-        asked.json.write_text(json.dumps(told, indent=1) + "\n")
-    return int(any(row["implementation"] == "runs" and row["bytes_per_distinct_token"] > GOAL_BYTES for row in rows))
+    parser.add_argument(
+        "--stories", type=int, metavar="N", help="judge N drawn rollouts instead, and count what is right"
+    )
+    asked = parser.parse_args(argv)
+    rows: list[Row] = []
+
+    def add(name: str, workload: Workload, measured: Row) -> None:
+        rows.append({"implementation": name, "workload": workload.name, **measured})
+        sys.stderr.write(f"{name}: {workload.name}\n")
+
+    for workload in SHAPES:
+        if asked.quick and workload.large:
+            continue
+        add(TREERING, workload, measure(workload, Runs))
+        if workload.plain and not asked.quick:
+            add(PLAIN, workload, measure(workload, Plain))
+    for workload in () if asked.quick else SIZES:
+        if workload.name not in {row["workload"] for row in rows}:
+            add(TREERING, workload, measure(workload, Runs))
+    if not asked.quick:
+        try:
+            python = openenv_python()
+            for workload in BESIDE:
+                add(LOGPROBS, workload, measure(workload, RunsWithLogprobs))
+                add(f"openenv {OPENENV}", workload, measure_openenv(python, workload))
+        except RuntimeError as error:
+            sys.stderr.write(f"bench: without OpenEnv: {error}\n")
+    sys.stdout.write(table(rows))
+    told = {
+        "benchmark": "graph",
+        "version": 1,
+        "at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "host": {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 2)},
+        "rows": rows,
+    }
+    for path in [asked.json, ROOT / "docs" / "graph.json" if asked.docs else None]:
+        if path is not None:
+            path.write_text(json.dumps(told, indent=1) + "\n")
+    if asked.docs:
+        PAGE.write_text(with_section(PAGE.read_text(), told))
+    missed = shortfalls(rows)
+    sys.stderr.write("".join(f"bench: {line}\n" for line in [*missed, *slow(rows)]))
+    return int(bool(missed))

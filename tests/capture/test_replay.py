@@ -188,7 +188,12 @@ def test_lines_longer_than_a_chunk(tmp_path, monkeypatch):
 
 def test_a_rollout_is_decoded_when_it_is_drawn_and_not_before(tmp_path, monkeypatch):
     decoded = []
-    monkeypatch.setattr("graph.saved.read", lambda text: decoded.append(text) or read(text))
+
+    def counting(text):
+        decoded.append(text)
+        return read(text)
+
+    monkeypatch.setattr("graph.saved.read", counting)
     write(tmp_path / "a.jsonl", saved("1"), saved("2"))
     buffer = Buffer(tmp_path)
     assert decoded == []

@@ -9,6 +9,18 @@ The shape is the demo's: a main loop with tools, a title call, subagents started
 again after a hang-up in mid-stream, a compaction in one of three styles. Texts, tool names, the template's habits, the
 agent's way of echoing, and the order of everything that may overlap are drawn. No call carries a header hint, the
 rollout has no task text, and titles, subagent prompts and tool arguments quote the task.
+
+`stories(wild=True)` adds what single agents were seen to do, and texts that mislead on purpose:
+
+- a greeting that nobody sampled at the start of every conversation (qwen-code); system messages in the middle
+  (claude-code); `developer` for the system's role (pi); reasoning dropped (gemini-cli); content left out
+  (mini-swe-agent);
+- a reply cut by length and thrown away for a longer one (qwen-code);
+- subagents that run beside the agent that started them, waited for or not (codex); that report by a tool call of their
+  own (gemini-cli); whose report is lost; two with one prompt;
+- an agent without tools, which splices a hand-off of three calls into its next request (terminus-2);
+- replies of one word that occur everywhere; a summary that quotes every reply; auxiliary calls that are offered tools,
+  or use one; a probe of a tool call's arguments; a title of the title's own prompt.
 """
 
 from __future__ import annotations
@@ -33,7 +45,7 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 # -- the engine -------------------------------------------------------------------------------------------------------
 
 START, END, NEWLINE, THINK, UNTHINK, TOOL, UNTOOL = 1, 2, 3, 4, 5, 6, 7
-ROLES = {"system": 8, "user": 9, "assistant": 10, "tool": 11}
+ROLES = {"system": 8, "developer": 8, "user": 9, "assistant": 10, "tool": 11}
 PIECE = re.compile(r"\s?\w+|\s|[^\w\s]")
 
 
@@ -102,6 +114,17 @@ class Story:
             found.setdefault(true.conversation, []).append(n)
         return found
 
+    def tries(self) -> set[tuple[int, ...]]:
+        """The calls that are tries of one request, of which one alone was had: each fork of kind retry."""
+        groups: dict[object, list[Call]] = {}
+        for call in self.calls:
+            groups.setdefault((self.truth[call.n].parent, call.prompt_ids.tobytes()), []).append(call)
+        return {
+            tuple(call.n for call in group)
+            for group in groups.values()
+            if len(group) > 1 and not group[0].delivered and sum(bool(call.delivered) for call in group) == 1
+        }
+
     def __repr__(self) -> str:
         lines = [f"Story of {len(self.calls)} calls"]
         for call in self.calls:
@@ -132,13 +155,19 @@ class Ask:
     parent: int | None
     started_by: int | None = None
     carries: tuple[int, ...] = ()
+    finish: str | None = None
+    # Another agent makes the same request. Which of the two was sent again could not be known, so neither is.
+    twin: bool = False
 
 
 @dataclass
 class Fan:
-    """Agents that run at once; their results come back together, in order."""
+    """Agents that run at once; their results come back together, in order. Received at once where nobody waits: the
+    results are then appended as they come."""
 
     threads: list[Thread]
+    waits: bool = True
+    results: list[str] = field(default_factory=list)
 
 
 Thread = Generator[Ask | Fan, Any, str]
@@ -158,6 +187,9 @@ class Task:
     results: list[str] = field(default_factory=list)
 
 
+EVERYWHERE = ("ok", "Done.", "yes", "I will look at it.")
+"""Replies that everybody gives."""
+
 words = st.text("abcdefghijklmnopqrstuvwxyzäßñ漢字", min_size=1, max_size=8)
 names = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=10)
 
@@ -165,13 +197,22 @@ names = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=10)
 class World:
     """The scheduler, the engine's record, and the drawn habits of one rollout."""
 
-    def __init__(self, draw: Draw) -> None:
+    def __init__(self, draw: Draw, *, wild: bool = False) -> None:
         self.draw = draw
+        self.wild = wild
+        # The agent's habits that only wild rollouts have.
+        self.greeting: list[Chat] = []
+        self.system_role, self.drops_reasoning = "system", False
+        self.common = False
+        if wild:
+            self.system_role = draw(st.sampled_from(["system", "system", "developer"]))
+            self.drops_reasoning = draw(st.booleans())
+            self.common = draw(st.booleans())
         self.stripping: str = draw(st.sampled_from(["never", "user", "always"]))
         self.thinks: bool = draw(st.booleans())
         self.fine: bool = draw(st.booleans())
         self.verbatim: bool = draw(st.booleans())
-        self.blank: Any = draw(st.sampled_from(["", None]))
+        self.blank: Any = draw(st.sampled_from(["", None, ...] if wild else ["", None]))
         self.asks_until_hang_up: int = draw(st.integers(0, 5))
         self.calls: list[dict[str, Any]] = []
         self.truth: dict[int, Truth] = {}
@@ -179,6 +220,8 @@ class World:
         self.clock = 0
         self.unique = 0
         self.tool_calls = 0
+        # What was said so far, for those who quote all of it.
+        self.said: list[str] = []
 
     # texts
 
@@ -205,6 +248,8 @@ class World:
         reply: Chat = {"role": "assistant", "content": text}
         if self.thinks and self.draw(st.booleans()):
             reply["reasoning_content"] = self.text() + " "
+        if text:
+            self.said.append(text)
         if calls:
             reply["tool_calls"] = []
             for name, arguments in calls:
@@ -222,8 +267,12 @@ class World:
         echoed = dict(reply)
         if echoed.get("reasoning_content"):
             echoed["reasoning_content"] = echoed["reasoning_content"].strip()
+        if self.drops_reasoning:
+            echoed.pop("reasoning_content", None)
         if echoed.get("tool_calls"):
             echoed["content"] = echoed["content"] or self.blank
+            if echoed["content"] is ...:
+                del echoed["content"]
             echoed["tool_calls"] = [
                 call
                 | {
@@ -281,8 +330,8 @@ class World:
             self.clock += 1
             assert task.ask is not None
             if task.flying is None:
-                self.asks_until_hang_up -= 1
-                task.hang_up = self.asks_until_hang_up == -1
+                self.asks_until_hang_up -= 0 if task.ask.twin else 1
+                task.hang_up = self.asks_until_hang_up == -1 and not task.ask.twin
                 task.flying = self.arrive(task.ask)
                 continue
             n, task.flying = task.flying, None
@@ -295,6 +344,10 @@ class World:
                 continue
             reply, task.ask = task.ask.reply, None
             self.step(tasks, task, (n, self.echo(reply)))
+
+    def maybe(self, share: int = 2) -> bool:
+        """Draw one in `share` in a wild rollout; never in another."""
+        return self.wild and self.draw(st.integers(1, share)) == 1
 
     def step(self, tasks: list[Task], task: Task, value: Any) -> None:
         try:
@@ -310,6 +363,13 @@ class World:
         if isinstance(wanted, Ask):
             task.ask = wanted
             return
+        if not wanted.waits:
+            for thread in wanted.threads:
+                child = Task(_reported(thread, wanted.results))
+                tasks.append(child)
+                self.step(tasks, child, None)
+            self.step(tasks, task, None)
+            return
         task.results, task.waiting = [""] * len(wanted.threads), len(wanted.threads)
         for place, thread in enumerate(wanted.threads):
             child = Task(thread, above=task, place=place)
@@ -322,7 +382,7 @@ class World:
     def _record(self, n: int, call: dict[str, Any]) -> Call:
         ask: Ask = call["ask"]
         sampled, reply = call["sampled"], call["reply"]
-        finish = "tool_calls" if reply.get("tool_calls") else "stop"
+        finish = ask.finish or ("tool_calls" if reply.get("tool_calls") else "stop")
         return Call(
             n=n,
             id=f"chatcmpl-{n}",
@@ -349,13 +409,19 @@ class World:
         )
 
 
+def _reported(thread: Thread, results: list[str]) -> Thread:
+    final = yield from thread
+    results.append(final)
+    return final
+
+
 def canonical(chat: Chat) -> Message:
     return from_chat(chat)
 
 
 # -- the agents -------------------------------------------------------------------------------------------------------
 
-Step = Literal["tool", "spawn", "compact", "follow_up"]
+Step = Literal["tool", "spawn", "detach", "compact", "follow_up", "cut"]
 
 
 class Loop:
@@ -375,7 +441,10 @@ class Loop:
         depth: int = 0,
     ) -> None:
         self.world, self.name, self.role, self.tools, self.spawner = world, name, role, tools, spawner
-        self.opening, self.messages, self.task, self.depth = opening, list(opening), task, depth
+        self.opening, self.task, self.depth = [*opening[:1], *world.greeting, *opening[1:]], task, depth
+        self.messages = list(self.opening)
+        self.reports = False
+        self.twin = False
         self.started_by = started_by
         self.link = "root"
         self.parent: int | None = None
@@ -395,6 +464,7 @@ class Loop:
             parent=self.parent,
             started_by=self.started_by,
             carries=self.carries,
+            twin=self.twin and self.link == "root",
         )
 
     def turn(self, reply: Chat) -> Generator[Ask | Fan, Any, int]:
@@ -408,6 +478,8 @@ class Loop:
         calls = self.messages[-1]["tool_calls"]
         for call, text in zip(calls, texts, strict=True):
             self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
+        if self.world.maybe(6):
+            self.messages.append({"role": "system", "content": "Remember what the user wants."})
 
     def tool(self) -> Generator[Ask | Fan, Any, None]:
         world, draw = self.world, self.world.draw
@@ -417,14 +489,20 @@ class Loop:
             argument = draw(st.sampled_from([self.task, world.text(), world.quoting(self.task)]))
             calls.append((name, {draw(names): argument, "n": draw(st.integers(0, 99))}))
         yield from self.turn(world.says(draw(st.sampled_from(["", world.text()])), calls))
+        said = [value for value in calls[-1][1].values() if isinstance(value, str)]
+        # One of arguments that quote the task can't be told from a title that does.
+        if said and self.task not in said[0] and world.maybe(6):
+            yield Fan([probe(world, said[0], self.tools)])
         self.results([draw(st.sampled_from([self.task, world.text()])) for _ in calls])
 
     def spawn(self) -> Generator[Ask | Fan, Any, None]:
         world, draw = self.world, self.world.draw
         assert self.spawner is not None
         prompts = [world.quoting(self.task) for _ in range(draw(st.integers(1, 2)))]
+        if len(prompts) == 2 and world.maybe(3):
+            prompts[1] = prompts[0]
         # The task handed on word for word; once, and with an answer that tells it from a title.
-        verbatim = self.depth == 0 and not self.handed_on and draw(st.booleans())
+        verbatim = self.depth == 0 and not self.handed_on and len(set(prompts)) == len(prompts) and draw(st.booleans())
         if verbatim:
             self.handed_on, prompts[0] = True, self.task
         key = draw(names)
@@ -448,13 +526,57 @@ class Loop:
                 depth=self.depth + 1,
             )
             steps = draw(st.lists(st.sampled_from(child.steps()), max_size=2))
+            child.reports = not verbatim and world.maybe(4)
+            child.twin = len(set(prompts)) < len(prompts)
             children.append(child.live(steps, long=verbatim and place == 0))
         finals = yield Fan(children)
+        if not verbatim and len(set(prompts)) == len(prompts) and world.maybe(6):
+            # Nothing of what the child said came back. (Of two with one prompt, one would look thrown away.)
+            self.results(["ERROR: the agent gave no report" for _ in finals])
+            return
         wrap = draw(st.sampled_from(["{}", "<task id='1'><task_result>{}</task_result></task>", "Agent said:\n{}"]))
         self.results([wrap.format(final) for final in finals])
         if verbatim:
             # The result has to be seen, and not only a summary of it.
             yield from self.tool()
+
+    def detach(self) -> Generator[Ask | Fan, Any, None]:
+        """Start an agent, go on beside it, and wait for it later, or not."""
+        world, draw = self.world, self.world.draw
+        assert self.spawner is not None
+        prompt = world.quoting(self.task)
+        n = yield from self.turn(world.says("", [(self.spawner, {"message": prompt})]))
+        self.results([f"agent_{n}"])
+        child = Loop(
+            world,
+            name=f"{self.name}/{n}.0",
+            role="subagent",
+            opening=[self.opening[0], {"role": "user", "content": prompt}],
+            tools=tuple(tool for tool in self.tools if tool != self.spawner),
+            spawner=self.spawner,
+            task=prompt,
+            started_by=n,
+            depth=self.depth + 1,
+        )
+        fan = Fan([child.live(draw(st.lists(st.just("tool"), max_size=1)))], waits=False)
+        yield fan
+        yield from self.tool()
+        if fan.results and draw(st.booleans()):
+            yield from self.turn(world.says("", [(self.tools[0], {"wait": f"agent_{n}"})]))
+            self.results([json.dumps({"status": {"completed": fan.results[0]}}, ensure_ascii=False)])
+            if draw(st.booleans()):
+                told = f"<subagent_notification>\n{fan.results[0]}\n</subagent_notification>"
+                self.messages.append({"role": "user", "content": told})
+
+    def cut(self) -> Generator[Ask | Fan, Any, None]:
+        """A reply is cut by length and thrown away; the same prompt gets a longer one."""
+        world = self.world
+        if self.link != "next":
+            yield from self.tool()
+        ask = self.ask(world.says(world.text()))
+        ask.finish = "length"
+        yield ask
+        yield from self.tool()
 
     def steps(self) -> list[Step]:
         return ["tool", "spawn"] if self.spawner in self.tools and self.depth < 2 else ["tool"]
@@ -466,6 +588,8 @@ class Loop:
             yield from self.tool()
         self.summaries += 1
         summary = world.own(9, 12)
+        if world.maybe(3):
+            summary = f"{summary}\n" + "\n".join(f"- {said}" for said in world.said)
         style = draw(st.sampled_from(["own-assistant", "own-user", "inside"]))
         system = self.opening[0]
         last = self.parent
@@ -491,11 +615,12 @@ class Loop:
             )
             n, _ = yield ask
         if style == "own-assistant":
+            fixed = world.maybe()
             self.messages = [
                 system,
-                {"role": "user", "content": world.text() + "?"},
+                {"role": "user", "content": "What did we do so far?" if fixed else world.text() + "?"},
                 {"role": "assistant", "content": summary},
-                {"role": "user", "content": world.text()},
+                {"role": "user", "content": "Continue if you have next steps." if fixed else world.text()},
             ]
         elif style == "own-user":
             kept = self.messages[self._last_turn() :] if draw(st.booleans()) else []
@@ -514,10 +639,19 @@ class Loop:
         self.messages.append({"role": "user", "content": self.world.text()})
 
     def live(self, steps: list[Step], *, long: bool = False) -> Thread:
-        take = {"tool": self.tool, "spawn": self.spawn, "compact": self.compact, "follow_up": self.follow_up}
+        take = {
+            "tool": self.tool, "spawn": self.spawn, "compact": self.compact, "follow_up": self.follow_up,
+            "detach": self.detach, "cut": self.cut,
+        }  # fmt: skip
         for step in steps:
             yield from take[step]()
         final = self.world.own(9, 12) if long or self.world.draw(st.booleans()) else self.world.text()
+        if not long and self.world.common and self.world.maybe():
+            final = self.world.draw(st.sampled_from(EVERYWHERE))
+        if self.reports:
+            # The report is a tool call's argument, and nothing is said behind it.
+            yield from self.turn(self.world.says("", [("complete_task", {"result": final})]))
+            return final
         yield from self.turn(self.world.says(final))
         return final
 
@@ -547,27 +681,127 @@ def title(world: World, task: str) -> Thread:
     return named
 
 
+def probe(world: World, asked: str, tools: tuple[str, ...]) -> Thread:
+    """Is this command safe? Asked once a tool call was made; answered in a word."""
+    world.unique += 1
+    offered = world.draw(st.sampled_from([(), tools]))
+    yield Ask(
+        conversation=f"probe {world.unique}",
+        role="auxiliary",
+        kind="probe",
+        messages=[
+            {"role": "system", "content": world.own()},
+            {"role": "user", "content": f"Is this safe?\n{asked}\nAnswer yes or no."},
+        ],
+        tools=offered,
+        reply=world.says("yes"),
+        link="root",
+        parent=None,
+    )
+    return "yes"
+
+
+def name_tool(world: World, task: str) -> Thread:
+    """A title that is given as a tool call's argument."""
+    yield Ask(
+        conversation="title",
+        role="auxiliary",
+        kind="title",
+        messages=[{"role": "system", "content": world.own()}, {"role": "user", "content": f"Name this:\n{task}"}],
+        tools=("set_title",),
+        reply=world.says("", [("set_title", {"title": world.own(2, 3)})]),
+        link="root",
+        parent=None,
+    )
+    return ""
+
+
+class Terminal(Loop):
+    """An agent without tools: what it wants done stands in its replies, and what came of it in user messages."""
+
+    def output(self) -> Generator[Ask | Fan, Any, None]:
+        yield from self.turn(self.world.says(self.world.own(3, 6)))
+        self.messages.append({"role": "user", "content": "New output:\n" + self.world.own()})
+
+    def hand_off(self) -> Generator[Ask | Fan, Any, None]:
+        """Three calls: a summary asked for inside, questions to it from a new conversation, answers inside; and the
+        next request is spliced of the last two."""
+        world = self.world
+        last = self.parent
+        handing = {"role": "user", "content": "You are about to hand off your work. " + world.text()}
+        summary = world.says(world.own(9, 12))
+        a, told = yield self.ask(summary, extra=[handing])
+        self.messages += [handing, told]
+        picking = {"role": "user", "content": f"You pick up work. {self.task}\nSummary:\n{told['content']}\nAsk."}
+        b, questions = yield Ask(
+            conversation=f"{self.name}/questions{a}",
+            role="auxiliary",
+            kind="summary",
+            messages=[picking],
+            tools=(),
+            reply=world.says(world.own(9, 12)),
+            link="root",
+            parent=None,
+        )
+        self.link, self.parent, self.carries = "next", a, ()
+        asking = {"role": "user", "content": questions["content"]}
+        c, answers = yield self.ask(world.says(world.own(9, 12)), extra=[asking])
+        told_on = {"role": "user", "content": f"Here are the answers.\n{answers['content']}\nGo on."}
+        self.messages = [self.opening[-1], picking, questions, told_on]
+        self.link, self.parent, self.carries = "compaction", c, (c,)
+        del b, last
+
+    def live(self, steps: list[Any], *, long: bool = False) -> Thread:
+        for step in steps:
+            yield from (self.hand_off() if step == "hand_off" else self.output())
+        final = self.world.own(3, 6)
+        yield from self.turn(self.world.says(final))
+        return final
+
+
 @st.composite
-def stories(draw: Draw) -> Story:
-    """Draw a rollout of the demo's shape, with all five kinds in it."""
-    world = World(draw)
+def stories(draw: Draw, *, wild: bool = False) -> Story:
+    """Draw a rollout of the demo's shape, with all five kinds in it; `wild`: see above."""
+    world = World(draw, wild=wild)
     task = world.own()
+    if wild and draw(st.integers(1, 10)) == 1:
+        return _terminal(world, task)
     tools = tuple(draw(st.lists(names, min_size=2, max_size=4, unique=True)))
     boilerplate = [{"role": "user", "content": world.text()}] if draw(st.booleans()) else []
+    if world.maybe(3):
+        world.greeting = [
+            {"role": "user", "content": "This is the context: " + world.own()},
+            {"role": "assistant", "content": "Got it. Thanks for the context!"},
+        ]
     main = Loop(
         world,
         name="main",
         role="main",
-        opening=[{"role": "system", "content": world.own()}, *boilerplate, {"role": "user", "content": task}],
+        opening=[{"role": world.system_role, "content": world.own()}, *boilerplate, {"role": "user", "content": task}],
         tools=tools,
         spawner=tools[-1],
         task=task,
     )
     before = draw(st.permutations(["tool", "spawn"]))
-    after = draw(st.lists(st.sampled_from(["tool", "spawn", "follow_up", "compact"]), max_size=2))
+    more: list[Step] = ["tool", "spawn", "follow_up", "compact"]
+    after = draw(st.lists(st.sampled_from([*more, "detach", "cut"] if wild else more), max_size=2))
     steps = [*before, *after]
     steps.insert(draw(st.integers(1, len(steps))), "compact")
-    threads = [main.live(steps), title(world, task)]
+    titles = name_tool(world, task) if world.maybe(8) else title(world, task)
+    threads = [main.live(steps), titles]
     world.run(threads if draw(st.booleans()) else threads[::-1])
+    return _story(world)
+
+
+def _terminal(world: World, task: str) -> Story:
+    main = Terminal(
+        world, name="main", role="main", opening=[{"role": "user", "content": task}], tools=(), spawner=None, task=task
+    )
+    steps = world.draw(st.lists(st.sampled_from(["output", "output", "hand_off"]), min_size=1, max_size=4))
+    world.run([main.live(["output", *steps])])
+    return _story(world)
+
+
+def _story(world: World) -> Story:
     rollout = Rollout(id="r", state="closed", model="m", logprobs_mode="processed", pins={"temperature": 1.0})
     return Story(rollout=rollout, calls=world.recorded(), truth=world.truth)
