@@ -1,8 +1,8 @@
 """What an auxiliary conversation was for: title, summary, probe or other.
 
 Told by what it read and where its reply went, in this order:
-- *summary*: a continuation of another conversation carries its text, or its prompt holds replies or tool results of
-  another conversation;
+- *summary*: a continuation of another conversation carries its text, or its prompt holds replies, tool results, or the
+  arguments of answered tool calls of another conversation;
 - *title*: its prompt holds the opening of another conversation, and nothing of what came after;
 - *probe*: its prompt holds the arguments of a tool call (is this command safe?), or it asked for a few tokens only;
 - *other*: none of these.
@@ -10,7 +10,8 @@ Told by what it read and where its reply went, in this order:
 
 from __future__ import annotations
 
-from graph.flow import CHARS, Flow, Flows, quotes, stands
+from graph.compactions import spellings
+from graph.flow import CHARS, Flow, Flows, Result, quotes, stands
 from graph.records import AuxiliaryKind, Evidence
 
 PROBE_TOKENS = 16
@@ -25,6 +26,8 @@ def kind_of(facts: Flows, flow: Flow) -> tuple[AuxiliaryKind, tuple[Evidence, ..
         return "summary", _shown("carried", detail, flow.root, *flow.carried_by)
     if (source := _sampled_in(facts, flow, read)) is not None:
         return "summary", _shown("read_conversation", f"its prompt holds what call {source} brought", flow.root, source)
+    if (source := _calls_in(facts, flow, read)) is not None:
+        return "summary", _shown("read_conversation", f"its prompt holds what call {source} did", flow.root, source)
     if (opened := _opening_in(facts, flow, read)) is not None:
         detail = f"its prompt holds the opening of conversation {opened.n}, and nothing that was sampled"
         return "title", _shown("read_opening", detail, flow.root, opened.root)
@@ -50,12 +53,42 @@ def _sampled_in(facts: Flows, flow: Flow, read: list[str]) -> int | None:
     ]
     brought += [(found.call, found.text, found.arrived) for found in facts.results if found.conversation != flow.n]
     for n, text, at in brought:
-        if at < flow.arrived and len(text.strip()) >= CHARS and any(stands(text, prompt) for prompt in read):
-            # What merely quotes an opening (a tool that echoes the task) shows no reading of the conversation.
-            earlier = (opened for other in facts.flows if other.arrived < at for opened in other.opening)
-            if not any(stands(text, opened) for opened in earlier):
-                return n
+        held = at < flow.arrived and len(text.strip()) >= CHARS and any(stands(text, prompt) for prompt in read)
+        if held and not _opened_with(facts, text, at):
+            return n
     return None
+
+
+def _opened_with(facts: Flows, text: str, at: int) -> bool:
+    """Say if a text stood in an opening before a moment: what merely quotes one (a tool that echoes the task) shows no
+    reading of the conversation."""
+    return any(stands(text, opened) for other in facts.flows if other.arrived < at for opened in other.opening)
+
+
+def _calls_in(facts: Flows, flow: Flow, read: list[str]) -> int | None:
+    """Return the first of the tool calls whose arguments this prompt holds, whole and as a transcript spells them.
+
+    They are those of another conversation, and had their results: before that, who reads them asks whether a command
+    may run. Short ones count together, so that a loop of them is seen and one that stands there by chance is not.
+    """
+    first, shown = None, 0
+    for n, conversation in sorted(facts.of.items()):
+        call = facts.forest.calls[n]
+        if conversation == flow.n or call.reply is None or call.ended is None or call.ended >= flow.arrived:
+            continue
+        for tool_call in call.reply.tool_calls:
+            found = next((text for text in spellings(tool_call) if any(text in prompt for prompt in read)), None)
+            if found is None or _opened_with(facts, found, call.ended):
+                continue
+            if any(_answers(result, n, conversation, tool_call.id, before=flow.arrived) for result in facts.results):
+                first, shown = n if first is None else first, shown + len(found)
+    return first if shown >= CHARS else None
+
+
+def _answers(result: Result, n: int, conversation: int, tool_call: str | None, *, before: int) -> bool:
+    if result.conversation != conversation or result.arrived >= before:
+        return False
+    return result.parent == n if tool_call is None or result.id is None else result.id == tool_call
 
 
 def _opening_in(facts: Flows, flow: Flow, read: list[str]) -> Flow | None:

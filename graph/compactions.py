@@ -277,7 +277,7 @@ def _holds(messages: Sequence[Message], reply: Message | None, reader: Call) -> 
         texts[-1] = texts[-1][:SHOWN_CHARS]
     evidence = [len(text) for text in texts if text and _stands(text, messages)]
     calls = reply.tool_calls if reply is not None else ()
-    evidence += [len(c.canonical) for c in calls if any(_contain(messages, spelled) for spelled in _spellings(c))]
+    evidence += [len(c.canonical) for c in calls if any(_contain(messages, spelled) for spelled in spellings(c))]
     return max(evidence, default=0)
 
 
@@ -296,7 +296,7 @@ def _stands(text: str, messages: Sequence[Message]) -> bool:
     return any(piece.endswith(text) and piece[: -len(text)].rstrip()[-1:] in ("", ":") for piece in pieces)
 
 
-def _spellings(tool_call: ToolCall) -> Iterator[str]:
+def spellings(tool_call: ToolCall) -> Iterator[str]:
     """Yield the arguments of a tool call as a transcript may spell them; nothing where there are none to speak of."""
     if tool_call.canonical in ("", "{}", "[]", "null"):
         return

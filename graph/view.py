@@ -7,6 +7,7 @@ they are read from the forest and from the store, where they are asked for.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -14,6 +15,18 @@ import msgspec
 from graph import transitions
 from graph.graph import Graph
 from graph.records import FORMAT_VERSION, Call, Conversation, Finding, Rollout
+
+DRAWN_WITH = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+)
+"""What tokens are drawn with: null where a request didn't say, for the engine's default is not known here."""
 
 
 def graph_json(graph: Graph) -> dict[str, Any]:
@@ -72,7 +85,7 @@ def call_json(graph: Graph, n: int) -> dict[str, Any]:
             "end": call.weights.end,
             "spans": [{"version": span.version, "start": span.start, "end": span.end} for span in call.weights.spans],
         },
-        "sampling": {"asked": call.sampling_asked, "sent": call.sampling_sent},
+        "sampling": {"asked": _sampling(call.sampling_asked), "sent": _sampling(call.sampling_sent)},
         "constrained": bool(call.constrained),
         "repairs": list(call.repairs),
         "started_at": call.started_at,
@@ -140,6 +153,11 @@ def budget_left(rollout: Rollout, calls: list[Call]) -> dict[str, float]:
 def findings_json(graph: Graph) -> list[dict[str, Any]]:
     """Return a rollout's findings, in the table's order."""
     return [_finding(finding) for finding in graph.findings]
+
+
+def _sampling(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that were seen, and null for each that says how tokens are drawn and was not."""
+    return {**dict.fromkeys(DRAWN_WITH), **values}
 
 
 def _conversation(found: Conversation) -> dict[str, Any]:

@@ -37,6 +37,34 @@ def test_a_kind_is_told_by_what_was_read(read, kind, rule):
     assert with_aside([system("You help."), *read]) == ("auxiliary", kind, ["not_gone_on_from", rule])
 
 
+@pytest.mark.parametrize(
+    ("read", "told"),
+    [
+        # As opencode, the engine, and pi spell them.
+        ('bash({"command":"ls"})\nok\nbash({"command":"make"})\nok', ("summary", "read_conversation")),
+        ('bash({"command": "ls"})\nok\nbash({"command": "make"})\nok', ("summary", "read_conversation")),
+        ('bash(command="ls")\nok\nbash(command="make")\nok', ("summary", "read_conversation")),
+        # One is too short; of one that has no result yet, it is asked whether it may run.
+        ('bash(command="ls")', ("probe", "read_arguments")),
+        ('May this run? {"command": "rm -r build dist"}', ("probe", "read_arguments")),
+    ],
+)
+def test_a_transcript_of_tool_calls_and_short_results_is_read_for_a_summary(read, told):
+    tape = Tape()
+    messages = [system("You work."), user(TASK)]
+    for command in ("ls", "make"):
+        asks = assistant("", ("bash", {"command": command}), ids=command)
+        tape.say(messages, asks, tools=("bash",))
+        messages += [asks, result("ok", asks)]
+    last = assistant("", ("bash", {"command": "rm -r build dist"}), ids="last")
+    tape.say(messages, last, tools=("bash",))
+    n = tape.say([system("You help."), user(f"Read this:\n{read}")], assistant("Understood."))
+    tape.say([*messages, last, result("ok", last)], assistant("Done."), tools=("bash",))
+    graph = tape.graph()
+    found = graph.conversations[graph.conversation_of[n]]
+    assert (found.kind, found.evidence[-1].rule) == told
+
+
 def test_a_request_for_a_few_tokens_is_a_probe():
     told = with_aside([user("quota")], sampling_asked={"max_tokens": 1})
     assert told == ("auxiliary", "probe", ["not_gone_on_from", "short_limit"])

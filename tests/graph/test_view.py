@@ -114,6 +114,18 @@ def test_an_eval_call_has_the_engine_s_counts_or_none():
     ]
 
 
+def test_sampling_values_that_nobody_saw_are_null():
+    tape = Tape()
+    seen = {"temperature": 0.7, "max_tokens": 100}
+    tape.say([user("Go")], assistant("Gone."), sampling_asked=seen, sampling_sent={**seen, "temperature": 1.0})
+    told = call_json(tape.graph(), 0)["sampling"]
+    unseen = dict.fromkeys(
+        ["top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed"]
+    )
+    assert told["asked"] == {**unseen, "temperature": 0.7, "max_tokens": 100}
+    assert told["sent"] == {**unseen, "temperature": 1.0, "max_tokens": 100}
+
+
 def test_a_call_that_is_none():
     with pytest.raises(KeyError):
         call_json(told().graph(), 9)
