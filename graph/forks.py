@@ -23,8 +23,12 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 
 import msgspec
 
+from graph.messages import strings
 from graph.records import Call, Fork, ForkKind, Link
 from graph.tokens import Trie
+
+REPORT_CHARS = 16
+"""An argument this long stands in a tool's result by more than chance."""
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,23 +191,36 @@ class _Shaping:
             if n == kept or self._went_on(n):
                 continue
             ended_it = n >= max(last, self.last_in_tree[self.root[n]])
-            if not self._had(n) or not (ended_it or (self.links[n].parent is None and self._reported(n))):
+            if not self._had(n) or not (ended_it or (self.links[n].parent is None and self._reported(n, kept))):
                 self.discarded.add(n)
 
-    def _reported(self, n: int) -> bool:
-        """Say if the text of a reply stands in what a later request read."""
-        call = self.calls[n]
-        text = call.reply.text.strip() if call.reply is not None else ""
+    def _reported(self, n: int, kept: int) -> bool:
+        """Say if a reply stands in what a later request read: its text, or what it gave to a tool.
+
+        gemini-cli's subagents report by a tool of their own. What the kept reply gave to tools too shows nothing.
+        """
+        reply = self.calls[n].reply
+        texts = _given(self.calls[n]) - _given(self.calls[kept])
+        if reply is not None and reply.text.strip():
+            texts.add(reply.text.strip())
         if self.read is None:
             # Each message once, with the call that brought it.
             self.read = {}
             for m in sorted(self.calls, reverse=True):
                 brought = (message for message in self.calls[m].messages if message.role in ("tool", "user"))
                 self.read.update((message.digest, (m, message.text)) for message in brought)
-        return bool(text) and any(m > n and text in read for m, read in self.read.values())
+        return any(m > n and text in read for m, read in self.read.values() for text in texts)
 
     def _give_up(self, nodes: list[int], kept: int | None) -> None:
         to = kept if kept is not None else next((n for n in reversed(nodes) if self._had(n)), nodes[-1])
         for n in nodes:
             if n != to and not self._had(n):
                 self.given_up[n] = to
+
+
+def _given(call: Call) -> set[str]:
+    """Return the long texts among what a reply gave to tools."""
+    if call.reply is None:
+        return set()
+    given = (text.strip() for tool_call in call.reply.tool_calls for text in strings(tool_call.arguments))
+    return {text for text in given if len(text) >= REPORT_CHARS}

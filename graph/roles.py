@@ -189,7 +189,9 @@ def _subagent(facts: Flows, flow: Flow) -> Verdict | None:
     if by_result is not None:
         use, result = by_result
     elif shown:
-        use, result = max(in_arguments, key=lambda use: (use.ended, use.call)), None
+        # Who was started with the same words may quote them; who started both comes first.
+        own = {use.conversation for use in in_arguments if set(facts.flows[use.conversation].asks) & set(flow.asks)}
+        use, result = max(in_arguments, key=lambda use: (use.conversation not in own, use.ended, use.call)), None
     else:
         return None
     evidence = []

@@ -142,6 +142,36 @@ def branching(tape: Tape) -> list:
     return [*TASK, said]
 
 
+def both(one, two):
+    """Main starts two agents with one prompt; the first goes on for a turn."""
+    tape = Tape()
+    asks = assistant("", ("task", {"prompt": "Look around."}), ("task", {"prompt": "Look around."}))
+    tape.say(TASK, asks, tools=("task",))
+    inner = [user("Look around.")]
+    tape.say(inner, LOOK, tools=("bash",))
+    tape.say(inner, one, tools=("bash",))
+    tape.say([*inner, LOOK, result("x", LOOK)], assistant("It is all there."), tools=("bash",))
+    brought = [result("It is all there.", asks), result(two, asks, 1)]
+    tape.say([*TASK, asks, *brought], assistant("Done."), tools=("task",))
+    return forest(tape)
+
+
+def test_a_report_that_was_given_to_a_tool_comes_back_as_well():
+    report = assistant("", ("complete_task", {"result": "There is nothing to see."}))
+    assert both(report, "<result>There is nothing to see.</result>").discarded == frozenset()
+    assert both(report, "No report.").discarded == {2}
+
+
+def test_a_command_that_both_draws_gave_is_no_report():
+    tape = Tape()
+    run = assistant("", ("bash", {"command": "python -m pytest -q"}))
+    again = assistant("Again.", ("bash", {"command": "python -m pytest -q"}))
+    tape.say(TASK, run)
+    tape.say(TASK, again)
+    tape.say([*TASK, again, result("$ python -m pytest -q\nok", again)], assistant("Done."))
+    assert forest(tape).discarded == {0}
+
+
 def test_the_branch_that_went_on_is_kept():
     tape = Tape()
     before = branching(tape)

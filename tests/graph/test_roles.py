@@ -357,6 +357,20 @@ def test_a_prompt_that_is_sent_twice_names_the_tool_call_before_it():
     assert [found.parent_call for found in tape.graph().conversations] == [None, 0, 2]
 
 
+def test_who_was_started_with_the_same_words_and_quotes_them_started_nobody():
+    tape = Tape()
+    opening = [system("You work."), user(TASK)]
+    asks = assistant("", ("task", {"prompt": PROMPT}), ("task", {"prompt": PROMPT}))
+    tape.say(opening, asks, tools=("bash", "task"))
+    inner = [system("You help."), user(PROMPT)]
+    tape.say(inner, assistant("", ("bash", {"command": PROMPT})), tools=("bash",))
+    tape.say(inner, assistant("There is one."), tools=("bash",))
+    both = [result("ERROR", asks), result("ERROR", asks, 1)]
+    tape.say([*opening, asks, *both], assistant("Done."), tools=("bash", "task"))
+    graph = tape.graph()
+    assert [found.parent_call for found in graph.conversations if found.role == "subagent"] == [0, 0]
+
+
 def test_a_prompt_that_stands_in_a_longer_argument_is_found_there():
     tape = Tape()
     opening = [system("You work."), user(TASK)]
