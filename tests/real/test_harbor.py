@@ -10,6 +10,7 @@ Harbor itself runs in its own environment (Python 3.12), and its sandbox here is
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,9 @@ def terminus(*, base_url: str, model: str, secret: str) -> Recipe:
 
 
 def missing() -> str | None:
+    """Say in a sentence why Harbor's agents cannot be run here, or return None."""
+    if shutil.which("tmux") is None:
+        return "harbor: terminus-2 types into tmux, and that is not on the PATH"
     return program.missing_venv("harbor", "harbor")
 
 
