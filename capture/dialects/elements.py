@@ -25,6 +25,9 @@ from graph.records import Message
 KEPT_BYTES = 64 << 20
 """Raw bytes of the elements that are kept: some hundred long conversations, or a few with images."""
 
+LARGE = 8 << 20
+"""Bytes from which a message is read each time: to hash it and to hold it up to others takes the interpreter's lock."""
+
 DIGEST_BYTES = 16
 """Of both digests; `name` is that of `capture.store.contents`."""
 
@@ -74,7 +77,7 @@ class Elements:
         try:
             raws = [bytes(one) for one in _ARRAY.decode(raw)]
             with self._lock:
-                kept = [self._kept.get(one) for one in raws]
+                kept = [self._kept.get(one) if len(one) < LARGE else None for one in raws]
                 for found in kept:
                     if found is not None:
                         self._kept.move_to_end(found.raw)
@@ -110,10 +113,11 @@ class Elements:
             message=canonical.from_chat(value),
             fetched=fetched(value),
         )
-        with self._lock:
-            if raw not in self._kept:
-                self._kept[raw] = found
-                self._spend(len(raw))
+        if len(raw) < LARGE:
+            with self._lock:
+                if raw not in self._kept:
+                    self._kept[raw] = found
+                    self._spend(len(raw))
         return found
 
     def _spend(self, size: int) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capture.dialects import elements as elements_module
 from capture.dialects.chat import Chat
 from capture.dialects.elements import Elements, fetched
 from capture.store import contents
@@ -73,6 +74,15 @@ def test_the_room_is_bounded_and_the_least_recently_used_goes_first() -> None:
     assert not elements._kept
     assert not elements._tools
     assert elements._room == len(a) + len(b)
+
+
+def test_what_is_large_is_read_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = raw([{"role": "user", "content": "x" * 1000}])
+    monkeypatch.setattr(elements_module, "LARGE", 500)
+    elements = Elements()
+    first, again = elements.maybe_messages(large), elements.maybe_messages(large)
+    assert first == again
+    assert not elements._kept
 
 
 def test_where_a_medium_is_fetched() -> None:
