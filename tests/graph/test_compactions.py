@@ -98,6 +98,26 @@ def test_a_summariser_that_is_shown_the_task_and_no_more_when_every_turn_is_kept
         assert links(tape)[-1] == expected
 
 
+def test_a_second_compaction_that_keeps_turns_from_before_the_first():
+    """qwen-code: every turn was kept the first time, and the first of them is left out the second time."""
+    tape = Tape()
+    turns = [assistant("", ("bash", {"command": f"cat {n}.py"}), ids=f"turn{n}") for n in range(3)]
+    tape.say([SYSTEM, TASK], turns[0], tools=TOOLS)
+    tape.say([system("You summarise."), TASK, user("Now summarise.")], assistant(SUMMARY))
+    kept = [turns[0], result("zero", turns[0])]
+    tape.say([SYSTEM, user(SUMMARY), *kept], turns[1], tools=TOOLS)
+    more = [turns[1], result("one", turns[1])]
+    tape.say([SYSTEM, user(SUMMARY), *kept, *more], turns[2], tools=TOOLS)
+    tape.say(
+        [system("You summarise."), user(SUMMARY), *kept, user("Now summarise.")], assistant(f"{SUMMARY} Also zero.")
+    )
+    after = [SYSTEM, user(f"{SUMMARY} Also zero."), *more, turns[2], result("two", turns[2])]
+    tape.say(after, assistant("Done."), tools=TOOLS)
+    found = links(tape)
+    assert found[2] == ("compaction", 0, (1,))
+    assert found[5] == ("compaction", 3, (4,))
+
+
 def test_a_kept_turn_with_a_long_text_is_carried_by_nothing():
     tape = Tape()
     history = begin(tape)
