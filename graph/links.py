@@ -169,7 +169,7 @@ class Linker:
                 at=shared,
                 parent_ids=tokens.path(parent),
                 n_parent_prompt=tokens.n_prompt(parent),
-                new=tokens.path(call.n)[shared : tokens.n_prompt(call.n)],
+                new=tokens.path(call.n, shared)[: tokens.n_prompt(call.n) - shared],
             )
         return Link(kind="drift", parent=parent, n_shared=shared, drift=drift)
 

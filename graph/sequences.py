@@ -235,7 +235,9 @@ def _spans(forest: Forest, chain: Many[int]) -> tuple[Span, ...]:
         drift = forest.links[n].drift
         if drift is not None and spans:
             end = drift.at
-            spans = [replace(span, end=min(span.end, end)) for span in spans if span.start < end]
+            while spans[-1].start >= end:
+                spans.pop()
+            spans[-1] = replace(spans[-1], end=min(spans[-1].end, end))
         middle, sampled = forest.n_prompt(n), forest.n_sampled(n)
         assert middle is not None, "a call in a chain has a prompt"
         assert sampled is not None, "a call in a chain has sampled ids"

@@ -182,11 +182,17 @@ class Trie:
         self._run(key)
         return self._depths[key]
 
-    def path(self, key: int) -> IntArray:
-        """Return a copy of the ids stored under `key`, int32. Raises KeyError when there are none."""
-        out = np.empty(self.depth(key), np.int32)
+    def path(self, key: int, start: int = 0) -> IntArray:
+        """Return a copy of the ids stored under `key`, from depth `start` on, int32.
+
+        Costs what is copied. Raises KeyError when there are none.
+        """
+        out = np.empty(max(0, self.depth(key) - start), np.int32)
         for run, to in self._up(key):
-            out[run.start : to] = _view(run.ids)[: to - run.start]
+            if to <= start:
+                break
+            first = max(run.start, start)
+            out[first - start : to - start] = _view(run.ids)[first - run.start : to - run.start]
         return out
 
     def ends(self, key: int, depth: int) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -220,14 +220,14 @@ class _Planting:
     def add(self, n: int) -> None:
         """Put a call in; those that it goes on from are in before it."""
         forest, call = self._forest, self._forest.calls[n]
-        ids, middle = forest.ids(n), forest.n_prompt(n)
-        assert ids is not None, "a trained call, and what it goes on from, has ids"
-        assert middle is not None, "a call with ids has a prompt"
-        end = self._prompt(n, ids[:middle])
-        for first, last, version in versions(call, len(ids) - middle):
+        middle, sampled = forest.n_prompt(n), forest.sampled_ids(n)
+        assert middle is not None, "a trained call, and what it goes on from, has a prompt"
+        assert sampled is not None, "a trained call, and what it goes on from, has sampled ids"
+        end = self._prompt(n, middle)
+        for first, last, version in versions(call, len(sampled)):
             scored = call.logprobs[first:last] if n in self._trained and call.logprobs is not None else None
             end = _Branch(
-                ids[middle + first : middle + last],
+                sampled[first:last],
                 middle + first,
                 end,
                 call=n,
@@ -245,20 +245,25 @@ class _Planting:
             yield branch
             waiting += branch.children[::-1]
 
-    def _prompt(self, n: int, prompt: IntArray) -> _Branch:
-        """Return the node that a prompt ends with, which is made where it isn't there."""
-        at, depth = self._known(n, len(prompt))
+    def _prompt(self, n: int, end: int) -> _Branch:
+        """Return the node that a prompt ends with, at depth `end`, which is made where it isn't there."""
+        at, known = self._known(n, end)
+        # Read from there on alone; the rest is in the tree.
+        prompt = self._forest.tokens.path(n, known)[: end - known]
+        depth = known
         while True:
-            depth += lcp(at.ids[depth - at.start :], prompt[depth:])
+            depth += lcp(at.ids[depth - at.start :], prompt[depth - known :])
             if depth < at.end:
                 at = self._split(at, depth)
-            if depth == len(prompt):
+            if depth == end:
                 return at
-            ways = [child for child in at.children if child.ids[0] == prompt[depth]]
+            rest = prompt[depth - known :]
+            ways = [child for child in at.children if child.ids[0] == rest[0]]
             if not ways:
-                return _Branch(prompt[depth:], depth, at, call=n, kind="prompt")
+                # A copy, or the node would hold all that was read.
+                return _Branch(rest.copy(), depth, at, call=n, kind="prompt")
             # What several calls sampled may begin alike.
-            at = ways[0] if len(ways) == 1 else max(ways, key=lambda child: lcp(child.ids, prompt[child.start :]))
+            at = ways[0] if len(ways) == 1 else max(ways, key=lambda child: lcp(child.ids, rest))
 
     def _known(self, n: int, n_prompt: int) -> tuple[_Branch, int]:
         """Return a node and a depth in it up to which a prompt is known to be there."""

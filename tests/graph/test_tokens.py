@@ -222,6 +222,7 @@ class Compared(RuleBasedStateMachine):
             for depth in {0, len(self.plain.prompts[key]), len(path)}:
                 assert list(self.trie.ends(key, depth)) == self.plain.ends(path, depth)
             for depth in range(len(path) + 1):
+                assert self.trie.path(key, depth).tolist() == path[depth:]
                 assert spots.setdefault(self.trie.spot(key, depth), path[:depth]) == path[:depth]
             for other, its in self.plain.paths.items():
                 assert self.trie.common(key, other) == common(path, its)
