@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 from graph.causes import CAUSES
 from graph.eligibility import REASONS
+from graph.examples import CODES as EXAMPLES
+from graph.examples import example
 from graph.finders.statements import worded
 from graph.findings import TABLE, Row
 from graph.roles import RULES
@@ -28,6 +30,9 @@ def _lines() -> Iterator[str]:
     yield ""
     yield "Statements about one rollout: `GET /rollouts/{id}/findings`. Level `error`: it can't be used as it is;"
     yield "`warn`: look before you train on it; `info`: good to know. Of two levels, the second counts in tier `eval`."
+    yield ""
+    yield "The examples are small rollouts as the graph reads them: a line a call, with its last message and its reply,"
+    yield "indented under the call that it goes on from; then the finding, and its data."
     for row in TABLE.values():
         yield ""
         yield from _finding(row)
@@ -76,6 +81,11 @@ def _finding(row: Row) -> Iterator[str]:
     if row.source == "export":
         yield ""
         yield "Said of an export, in its `findings`; the data stand under the code's name."
+    if row.code in EXAMPLES:
+        yield ""
+        yield "```"
+        yield example(row.code)
+        yield "```"
 
 
 if __name__ == "__main__":
