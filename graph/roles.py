@@ -38,7 +38,7 @@ RULES: dict[str, str] = {
     "session_hint": "subagent: a header names a parent too",
     "not_gone_on_from": "auxiliary: no request goes on from its reply, it made no tool call, and another one did act",
     "carried": "summary: a continuation of another conversation carries its text",
-    "read_conversation": "summary: its prompt holds replies or tool results of another conversation",
+    "read_conversation": "summary: its prompt holds replies, tool calls or tool results of another conversation",
     "read_opening": "title: its prompt holds the opening of another conversation, and nothing that was sampled",
     "read_arguments": "probe: its prompt holds the arguments of a tool call",
     "short_limit": "probe: it asked for a few tokens only",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from graph.causes import CAUSES, cause_of, in_reply
 from graph.forest import grow
 from graph.messages import from_chat
-from graph.records import Drift, IntArray
+from graph.records import Call, Drift, IntArray
 from tests.graph.cases import load, with_messages
 from tests.graph.tape import Tape, assistant, result, system, user
 
@@ -316,3 +318,46 @@ def test_a_case_without_drift(number):
 
 def test_each_cause_says_something():
     assert all(CAUSES.values())
+
+
+# -- whatever the two sides are ---------------------------------------------------------------------------------------
+
+words = st.sampled_from(["", "a", "a b", " a ", "a\n"])
+tool_calls = st.lists(
+    st.sampled_from(['{"n": 1}', '{"n":1}', "{}", "", "no JSON"]).map(
+        lambda arguments: {"id": "c", "function": {"name": "f", "arguments": arguments}}
+    ),
+    max_size=2,
+)
+picture = {"type": "image_url", "image_url": {"url": "data:x"}}
+contents = words | words.map(lambda text: [{"type": "text", "text": text}, picture])
+chats = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(["system", "user", "assistant", "assistant", "tool"]),
+        "content": contents,
+        "reasoning_content": words,
+        "tool_calls": tool_calls,
+        "tool_call_id": st.sampled_from(["c", "d"]),
+    }
+).map(from_chat)
+few = st.lists(st.integers(1, 4), max_size=8)
+
+
+@given(st.lists(chats, max_size=5), st.lists(chats, max_size=5), chats, chats | st.none(), few, few, few, st.booleans())
+def test_a_cause_is_named_whatever_the_two_sides_are(said, sent, reply, echo, prompt, sampled, later, same_tools):
+    whole = np.array(prompt + sampled, np.int32)
+    at = next((n for n, (a, b) in enumerate(zip(whole, later, strict=False)) if a != b), min(len(whole), len(later)))
+    calls = [
+        Call(n=n, status="complete", arrived=2 * n, messages=tuple(messages), tools=tools, reply=reply)
+        for n, (messages, tools) in enumerate([(said, "x"), (sent, "x" if same_tools else None)])
+    ]
+    found = cause_of(
+        *calls, echo, at=at, parent_ids=whole, n_parent_prompt=len(prompt), new=np.array(later[at:], np.int32)
+    )
+    assert found in CAUSES
+    if at < len(prompt) and (not said or not sent):
+        assert found == "unknown"
+    if found == "tools_changed":
+        assert not same_tools
+    if found == "media":
+        assert any(message.media for message in (*said, *sent, reply, *([echo] if echo else [])))
