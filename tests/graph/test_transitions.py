@@ -4,7 +4,9 @@ import pytest
 
 from graph.forest import grow
 from graph.records import Rollout
+from graph.sequences import Options, cut
 from graph.transitions import numbers
+from tests.graph import corpus
 from tests.graph.cases import load
 from tests.graph.tape import Tape, assistant, result, system, user
 
@@ -62,6 +64,17 @@ def test_a_chain_is_one_row_and_has_no_drift():
 def test_rows_of_the_cases(number, rows):
     case = load(number)
     assert numbers(grow(case.rollout, case.calls), range(len(case.calls))).samples_per_rollout == rows
+
+
+@pytest.mark.parametrize("path", sorted(corpus.FOLDER.glob("*.json")), ids=lambda path: path.stem)
+def test_the_rows_counted_are_the_rows_cut(path):
+    graph = corpus.graph_of(corpus.load(path))
+    main = graph.calls_of("main")
+    split = cut(graph).n_trained_tokens
+    for threshold in (0, 60, 1024, 10**6):
+        rows = cut(graph, Options(drift="realign", threshold=threshold))
+        assert numbers(graph.forest, main, threshold=threshold).samples_per_rollout == len(rows.sequences)
+        assert rows.n_trained_tokens == split
 
 
 def test_without_transitions_there_are_no_means():
