@@ -247,7 +247,7 @@ def verdict(made: Sequence[DialectRow]) -> str:
         over = sum(ratio > GOAL for ratio, _, _ in found)
         kept = "never over" if not over else f"in {over} of {len(found)} figures over"
         told.append(
-            f"{name.partition('/')[2]}: {kept} {GOAL} x chat; most {most:.2f} x, {what} ({report.describe(row)})"
+            f"{name.partition('/')[2]}: {kept} {GOAL} x chat, most {most:.2f} x, {what} ({report.describe(row)})"
         )
     return "; ".join(told)
 

@@ -44,14 +44,14 @@ def test_costs_that_differ_too_much_are_noise() -> None:
     assert "(2.50)" in dialects.table_line(rows["gemini"])
     # The first token's ratios are steady, and say something.
     assert dialects.verdict(list(rows.values())).startswith(
-        "gemini: never over 1.5 x chat; most 1.00 x, the first token"
+        "gemini: never over 1.5 x chat, most 1.00 x, the first token"
     )
 
 
 def test_a_verdict_names_the_most() -> None:
     rows = made(direct=[turn(1)] * 2, chat=[turn(1)] * 2, responses=[turn(2)] * 2)
     assert dialects.verdict(list(rows.values())) == (
-        "responses: in 1 of 3 figures over 1.5 x chat; most 2.00 x, a call"
+        "responses: in 1 of 3 figures over 1.5 x chat, most 2.00 x, a call"
         " (2,000 tokens, streamed, growing, 1 at a time)"
     )
 
@@ -79,6 +79,7 @@ def test_the_document_has_the_keys_that_others_read() -> None:
         "system", "prompt_tokens", "streamed", "connections", "case", "rps", "added_ms_p50", "added_ms_p99",
         "first_token_ms_p50", "cpu_ms_per_call", "peak_mib", "ratio_to_bare",
     } <= told["rows"][0].keys()  # fmt: skip
+    assert dialects.section(told).count("\n- ") == 1
     page = f"before\n{dialects.BEGIN}old{dialects.END}after\n"
     shown = dialects.with_section(page, told)
     assert shown.startswith("before\n")
