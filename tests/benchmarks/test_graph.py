@@ -66,6 +66,26 @@ def test_the_docs_section_is_replaced_and_the_rest_stays():
     assert "1,000 times less memory; an append, 100 times less time" in once
 
 
+def test_what_drawn_rollouts_were_taken_for_stands_in_the_section():
+    roles = [{"true": "main", "said": "main", "n": 1200}, {"true": "auxiliary title", "said": "main", "n": 3}]
+    told = {"at": "2026-01-01T00:00:00.000Z", "host": {"cores": 2, "load": 0.5}, "rows": []}
+    judged = {"stories": 1200, "right": 1197, "calls": 9000, "roles": roles}
+    shown = graph.section({**told, "stories": judged})
+    assert "of 1,200 drawn rollouts with 9,000 calls, 1,197 are right" in shown
+    assert "(99.75%)" in shown
+    assert "| true | main |\n|---|---:|\n| auxiliary title | 3 |\n| main | 1,200 |\n" in shown
+
+
+def test_a_part_is_published_beside_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(graph, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(graph, "PUBLISHED", tmp_path / "graph.json")
+    graph.PAGE.write_text("# Performance\n\n## The last run\n")
+    graph.publish({"at": "2026-01-01T00:00:00.000Z", "host": {"cores": 2, "load": 0.5}, "rows": []})
+    graph.publish({"stories": {"stories": 1, "right": 1, "calls": 2, "roles": []}})
+    assert json.loads(graph.PUBLISHED.read_text()).keys() == {"at", "host", "rows", "stories"}
+    assert "of 1 drawn rollouts" in graph.PAGE.read_text()
+
+
 def test_the_published_run_has_every_row():
     told = json.loads((graph.ROOT / "docs" / "graph.json").read_text())
     assert (told["benchmark"], told["version"]) == ("graph", 1)
@@ -76,3 +96,5 @@ def test_the_published_run_has_every_row():
     }
     assert graph.shortfalls(told["rows"]) == []
     assert graph.section(told) in graph.PAGE.read_text()
+    if "stories" in told:
+        assert told["stories"]["right"] >= 0.99 * told["stories"]["stories"] >= 9_900
