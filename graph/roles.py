@@ -23,7 +23,7 @@ Costs: each conversation's last message is looked for in each tool call's argume
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -189,9 +189,10 @@ def _subagent(facts: Flows, flow: Flow) -> Verdict | None:
     if by_result is not None:
         use, result = by_result
     elif shown:
-        # Who was started with the same words may quote them; who started both comes first.
+        # An argument that is the prompt outweighs one that quotes it; and who was started with the same words may quote
+        # them, so who started both comes before it.
         own = {use.conversation for use in in_arguments if set(facts.flows[use.conversation].asks) & set(flow.asks)}
-        use, result = max(in_arguments, key=lambda use: (use.conversation not in own, use.ended, use.call)), None
+        use, result = max(in_arguments, key=lambda use: _started_it(flow, use, own)), None
     else:
         return None
     evidence = []
@@ -205,6 +206,10 @@ def _subagent(facts: Flows, flow: Flow) -> Verdict | None:
     if named is not None:
         evidence.append(Evidence(rule="session_hint", calls=(flow.root,), detail=f"its header {named} says so too"))
     return Verdict(role="subagent", parent_call=use.call, evidence=evidence)
+
+
+def _started_it(flow: Flow, use: ToolUse, own: Collection[int]) -> tuple[bool, bool, int, int]:
+    return any(text in use.values for text in flow.asks), use.conversation not in own, use.ended, use.call
 
 
 def _in_arguments(text: str, use: ToolUse) -> bool:

@@ -1,8 +1,8 @@
 """How many drawn rollouts the graph judges right, and what it takes for what.
 
 Right is a rollout of which everything is: each conversation's role and kind, which call started it, every call's link
-and parent, what a compaction carries, and which calls are tries of one request. `drawn` draws by seed, one rollout a
-seed, so that a wrong one can be drawn again.
+and parent, what a compaction carries, and which calls are tries of one request. `drawn` draws by seed, so that a wrong
+one can be drawn again: by the same program, since hypothesis puts words of the modules that are loaded into texts.
 """
 
 from __future__ import annotations

@@ -371,6 +371,19 @@ def test_who_was_started_with_the_same_words_and_quotes_them_started_nobody():
     assert [found.parent_call for found in graph.conversations if found.role == "subagent"] == [0, 0]
 
 
+def test_an_argument_that_is_the_prompt_outweighs_one_that_quotes_it():
+    tape = Tape()
+    opening = [system("You work."), user(TASK)]
+    asks = assistant("", ("task", {"prompt": PROMPT}), ("task", {"prompt": "Read the parser."}))
+    tape.say(opening, asks, tools=("bash", "task"))
+    tape.say([user("Read the parser.")], assistant("", ("bash", {"command": f"echo '{PROMPT}'"})), tools=("bash",))
+    tape.say([user(PROMPT)], assistant("There is one."), tools=("bash",))
+    both = [result("ERROR", asks), result("ERROR", asks, 1)]
+    tape.say([*opening, asks, *both], assistant("Done."), tools=("bash", "task"))
+    graph = tape.graph()
+    assert [found.parent_call for found in graph.conversations if found.role == "subagent"] == [0, 0]
+
+
 def test_a_prompt_that_stands_in_a_longer_argument_is_found_there():
     tape = Tape()
     opening = [system("You work."), user(TASK)]
