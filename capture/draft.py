@@ -224,6 +224,23 @@ class Draft:
             sent=self.admitted.fields if self.admitted is not None else None,
         )
 
+    def sent_parts(self) -> Parts | None:
+        """Return what the engine got of a translated request as it was taken apart; None where that isn't known."""
+        request, admitted = self.request, self.admitted
+        if request is None or admitted is None or self.translator is None:
+            return None
+        if request.elements is None or request.undecoded is not None or not all(map(str.isascii, admitted.fields)):
+            return None
+        if admitted.fields.get("messages") != request.fields["messages"]:
+            # A repair changed them.
+            return None
+        return Parts(
+            fields=admitted.fields,
+            elements=[one.raw for one in request.elements],
+            names=[one.name for one in request.elements],
+            messages=request.messages,
+        )
+
     def _exchange(self) -> Exchange:
         reader = self.reader
         error: dict[str, Any] | None = None
@@ -238,6 +255,7 @@ class Draft:
         return Exchange(
             request=self.body,
             parts=self.parts(),
+            sent_parts=self.sent_parts(),
             sent=self.admitted.body if self.admitted else None,
             reply=reply,
             error=error,

@@ -83,6 +83,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     deliveries: tuple[dict[str, Any], ...] = ()
     # Of `request` (and `sent`), handed over and not stored.
     parts: Parts | None = None
+    # Of `sent` alone, where the request is of another dialect.
+    sent_parts: Parts | None = None
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):

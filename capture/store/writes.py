@@ -15,8 +15,8 @@ import apsw
 import msgspec
 
 from capture.errors import ClientError
-from capture.store import answers, bodies, contents, query, rows
-from capture.store.base import Delta, Entry, Exchange, Record, Spool
+from capture.store import answers, contents, query, rows
+from capture.store.base import Delta, Entry, Exchange, Parts, Record, Spool
 from capture.store.canonical import Canonical
 from graph.records import Call, Notice
 
@@ -251,10 +251,13 @@ def _put_call(
 ) -> None:
     parts = exchange.parts
     request = contents.put_body(db, key, exchange.request, parts=parts)
-    if parts is not None and parts.messages is call.messages and call.messages:
+    sent = _put_sent(db, key, exchange, request)
+    if _is_of(parts, call):
         chain, messages = request.chains["messages"].last, None
+    elif sent is not None and _is_of(exchange.sent_parts, call) and "messages" in sent.chains:
+        chain, messages = sent.chains["messages"].last, None
     else:
-        chain, messages = _canonical_chain(db, key, call, request, canonical)
+        chain, messages = _canonical_chain(db, key, call, (request, sent), canonical)
     prompt = rows.ints(call.prompt_ids)
     sampled = rows.ints(call.sampled_ids)
     if prompt is None or (delta is not None and not _holds(db, key, call.n, delta, len(prompt) // 4)):
@@ -291,9 +294,6 @@ def _put_call(
         ),
     )
 
-    def body(data: bytes | None, base: bodies.Fields | None = None, known: bodies.Fields | None = None) -> bytes | None:
-        return None if data is None else contents.put_body(db, key, data, base=base, fields=known).stored
-
     def content(data: bytes | None) -> int | None:
         return None if data is None else contents.put(db, key, data)
 
@@ -313,10 +313,24 @@ def _put_call(
             _json(exchange.deliveries),
             exchange.usage,
             request.stored,
-            body(exchange.sent, request.fields, None if parts is None else parts.sent),
-            body(exchange.reply),
+            None if sent is None else sent.stored,
+            None if exchange.reply is None else contents.put_body(db, key, exchange.reply).stored,
         ),
     )
+
+
+def _put_sent(db: apsw.Connection, key: int, exchange: Exchange, request: contents.Body) -> contents.Body | None:
+    if exchange.sent is None:
+        return None
+    known = None if exchange.parts is None else exchange.parts.sent
+    return contents.put_body(
+        db, key, exchange.sent, base=request.fields, fields=known, parts=exchange.sent_parts if known is None else None
+    )
+
+
+def _is_of(parts: Parts | None, call: Call) -> bool:
+    """Say if a body's messages are the very ones that the call says."""
+    return parts is not None and parts.messages is call.messages and bool(call.messages)
 
 
 def _holds(db: apsw.Connection, key: int, n: int, delta: Delta, length: int) -> bool:
@@ -329,20 +343,21 @@ def _holds(db: apsw.Connection, key: int, n: int, delta: Delta, length: int) -> 
 
 
 def _canonical_chain(
-    db: apsw.Connection, key: int, call: Call, request: contents.Body, canonical: Canonical
+    db: apsw.Connection, key: int, call: Call, passed: Iterable[contents.Body | None], canonical: Canonical
 ) -> tuple[int | None, int | None]:
     """Return the call's columns `chain` and `messages`: where its canonical messages are read from.
 
-    The chain is the request's `messages` where their canonical form is what the call says; messages that are the work
-    of a translation, or of a body that couldn't be taken apart, are stored in canonical form.
+    The chain is that of the `messages` in one of the bodies that passed, where their canonical form is what the call
+    says: the request's, or, of a translated one, what the engine got. Messages of neither are stored in canonical form.
     """
     if not call.messages:
         return None, None
-    chain = request.chains.get("messages")
-    if chain is not None and len(chain.elements) == len(call.messages):
-        read = (canonical.read(name, raw) for name, raw in zip(chain.names, chain.elements, strict=True))
-        if all(found is message or found == message for found, message in zip(read, call.messages, strict=True)):
-            return chain.last, None
+    for body in passed:
+        chain = None if body is None else body.chains.get("messages")
+        if chain is not None and len(chain.elements) == len(call.messages):
+            read = (canonical.read(name, raw) for name, raw in zip(chain.names, chain.elements, strict=True))
+            if all(found is message or found == message for found, message in zip(read, call.messages, strict=True)):
+                return chain.last, None
     return None, contents.put(db, key, rows.dump_messages(call.messages))
 
 

@@ -1,6 +1,7 @@
 """The whole appliance from outside: keys, routes, limits, bad input, and start-up."""
 
 import asyncio
+import contextlib
 import gzip
 import io
 import json
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import apsw
 import pytest
 from backports import zstd
 
@@ -568,3 +570,34 @@ async def test_an_agents_own_mistake_is_not_taken_for_ours(engine, home: House) 
         (await engine.next()).answer(error, status=400)
     assert task.result() == (400, error)
     assert len(engine.requests) == 1
+
+
+# What a translated dialect leaves behind
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/v1/messages", {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello there"}]}),
+        ("/v1/responses", {"input": "Hello there"}),
+        ("/v1beta/models/m:generateContent", {"contents": [{"role": "user", "parts": [{"text": "Hello there"}]}]}),
+    ],
+)
+async def test_a_translated_calls_history_is_stored_once_as_it_was_sent(
+    engine, home: House, tmp_path: Path, path: str, said: dict
+) -> None:
+    rollout = await home.rollout()
+    headers = {"x-api-key": rollout["secret"]}
+    async with asyncio.TaskGroup() as both:
+        task = both.create_task(ask(home, "POST", path, json=said, headers=headers))
+        asked = await engine.next()
+        asked.answer(whole([5, 6, 7]))
+    assert task.result()[0] == 200
+    await home.idle(rollout)
+    call = await home.call(rollout, 0)
+    assert (call["request"], call["sent"]) == (said, asked.body)
+    (stored,) = await home.appliance.store.calls(rollout["id"])
+    assert [(message.role, message.text) for message in stored.messages] == [("user", "Hello there")]
+    with contextlib.closing(apsw.Connection(str(tmp_path / "treering.db"), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+        # No copy of the history in canonical form: it is read from what was sent.
+        assert list(db.execute("SELECT messages FROM call")) == [(None,)]
