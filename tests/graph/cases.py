@@ -62,9 +62,11 @@ def _record(n: int, told: dict[str, Any], *, arrived: int, ended: int) -> Call:
     status: Status = "complete"
     if told["status"] == "error":
         status = "error"
-    elif told["finish_reason"] is None:
+    elif told.get("finish_reason", "stop") is None:
         # Its client left before the finish, whatever it then did with what it had.
         status = "aborted"
+    # The file says by its status that the engine gave none; an empty list would be a claim.
+    bare = told["status"] == "incomplete_tokens"
     return Call(
         n=n,
         id=told["id"],
@@ -72,10 +74,10 @@ def _record(n: int, told: dict[str, Any], *, arrived: int, ended: int) -> Call:
         delivered=told.get("delivered", status == "complete"),
         arrived=arrived,
         ended=ended,
-        finish_reason=told["finish_reason"],
-        prompt_ids=np.array(told["prompt_ids"], np.int32),
-        sampled_ids=np.array(told["completion_ids"], np.int32),
-        logprobs=np.array(told["logprobs"], np.float32),
+        finish_reason=told.get("finish_reason", "stop"),
+        prompt_ids=None if bare else np.array(told["prompt_ids"], np.int32),
+        sampled_ids=None if bare else np.array(told["completion_ids"], np.int32),
+        logprobs=None if bare else np.array(told["logprobs"], np.float32),
     )
 
 

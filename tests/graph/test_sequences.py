@@ -514,3 +514,15 @@ def test_the_trained_tokens_of_a_case(number, trained, n_rows):
     case = load(number)
     sequences = cut(read(case.rollout, case.calls), Options(roles=ROLES))
     assert (sequences.n_trained_tokens, len(sequences.sequences)) == (trained, n_rows)
+
+
+def test_case_52_a_reward_without_tokens_is_loud() -> None:
+    case = load(52)
+    graph = read(msgspec.structs.replace(case.rollout, reward=1.0), case.calls)
+    rows = cut(graph)
+    assert len(rows.sequences) == case.expected["rows"]
+    assert [(one.call, one.reason) for one in rows.left_out] == [(case.n("c1"), "no_token_ids")]
+    assert set(case.expected["reason_per_call"]) == set(case.names)
+    levels = {finding.code: finding.level for finding in graph.findings}
+    assert levels["nothing_trainable"] == levels["no_token_ids"] == "error"
+    assert {"nothing_trainable", "no_token_ids"} <= set(rows.findings)
