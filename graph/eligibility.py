@@ -26,6 +26,7 @@ REASONS: dict[str, str] = {
     "delivery_unknown": "the process died before it could tell, and no later call goes on from it",
     "discarded": "another branch from the same place went on",
     "no_token_ids": "the engine gave no prompt ids or no sampled ids",
+    "damaged_ids": "an id is none that a vocabulary could have",
     "nothing_sampled": "the reply has no tokens",
     "no_logprobs": "the engine gave no logprobs",
     "count_mismatch": "ids, logprobs and usage disagree in number",
@@ -91,6 +92,8 @@ def _not_used(forest: Forest, n: int) -> str | None:
 def _of_tokens(forest: Forest, n: int, *, constrained: bool) -> str | None:
     call = forest.calls[n]
     sampled = forest.n_sampled(n)
+    if n in forest.damaged:
+        return "damaged_ids"
     if forest.n_prompt(n) is None or sampled is None:
         return "no_token_ids"
     if sampled == 0:

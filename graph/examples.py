@@ -170,7 +170,7 @@ _EXAMPLES: dict[str, Callable[[], Tape]] = {
     "count_mismatch": lambda: _two(usage_sampled=7),
     "invalid_logprobs": lambda: _scored(-0.5, float("nan")),
     "positive_logprob": lambda: _scored(-0.5, 0.25),
-    "token_out_of_vocabulary": lambda: _two().note("token_out_of_vocabulary"),
+    "token_out_of_vocabulary": lambda: _two(sampled_ids=np.array([5, -1], np.int32)),
     "drift": lambda: _drifting(6),
     "drift_over_threshold": lambda: _drifting(2000),
     "volatile_prefix": _volatile,
@@ -222,6 +222,7 @@ _EXAMPLES: dict[str, Callable[[], Tape]] = {
         )
     ),
     "request_refused": lambda: _two().note("request_refused", reason="an image by URL", param="messages"),
+    "reply_id_reused": lambda: _two(id="r0"),
     "request_repaired": lambda: _two(repairs=("developer_role",)),
     "steering_removed": lambda: _two().note("steering_removed", fields=["priority"]),
     "injection_refused": lambda: _two().note("injection_refused", engine="vllm", fields=["return_token_ids"]),

@@ -165,9 +165,8 @@ _ROWS = (
         code="token_out_of_vocabulary",
         level="error",
         text="{count} [call holds|calls hold] a token id outside the model's vocabulary.",
-        means="The ids are of another model or were damaged.",
+        means="The ids are of another model or were damaged. Negative ones are held to be missing.",
         do="See that the engine serves the model that the rollout names.",
-        source="notice",
     ),
     # -- links: how do the calls hang together? ----------------------------------------------------------------------
     Row(
@@ -395,6 +394,14 @@ _ROWS = (
         do="See the field; allow it at registration if it is meant.",
         data=(("reason", "in words"), ("param", "the field, where it is one")),
         source="notice",
+    ),
+    Row(
+        code="reply_id_reused",
+        level="warn",
+        text="{count} [call bears|calls bear] a reply id that another call of the rollout bears too.",
+        means="One that gives the same twice leaves `per_call` rewards and references to replies in doubt.",
+        do="Name such calls by their number. See whether a request id is forced on the engine.",
+        data=(("ids", "the ids"),),
     ),
     Row(
         code="request_repaired",

@@ -41,12 +41,17 @@ class Forest:
         notices: tuple[Notice, ...],
         tokens: Trie,
         linker: Linker,
+        damaged: frozenset[int] = frozenset(),
     ) -> None:
-        """Outline `calls`, in order of `n` and without prompts (`tokens` holds those); `linker` has linked them."""
+        """Outline `calls`, in order of `n` and without prompts (`tokens` holds those); `linker` has linked them.
+
+        The ids of `damaged` calls were none, and are held to be missing.
+        """
         self.rollout = rollout
         self.calls = calls
         self.notices = notices
         self.tokens = tokens
+        self.damaged = damaged
         # Every call has one; error, stopped and running calls are roots in no tree.
         self.links: Mapping[int, Link] = dict(linker.links)
         # Calls that an exact continuation proves used.
@@ -134,6 +139,8 @@ class Growing:
         self._linker = Linker(self._tokens)
         # Number of the last call in `_linker`.
         self._linked = -1
+        # Calls whose ids are none.
+        self._damaged: set[int] = set()
         # A forest reads `_tokens`.
         self._lent = False
 
@@ -167,6 +174,10 @@ class Growing:
         known = self._calls.get(call.n)
         if known is not None and _unchanged(known, call):
             return
+        if _is_damaged(call):
+            # Half a bundle would look whole; none at all says what is the case.
+            self._damaged.add(call.n)
+            call = msgspec.structs.replace(call, prompt_ids=None, sampled_ids=None, logprobs=None)
         if self._lent:
             self._tokens, self._lent = self._tokens.copy(), False
             self._linker.read(self._tokens)
@@ -192,7 +203,7 @@ class Growing:
                     linker = linker.copy()
             linker.add(call)
         self._lent = True
-        return Forest(rollout, calls, _ordered(notices), self._tokens, linker)
+        return Forest(rollout, calls, _ordered(notices), self._tokens, linker, frozenset(self._damaged))
 
 
 def grow(rollout: Rollout, calls: Iterable[Call], notices: Iterable[Notice] = ()) -> Forest:
@@ -206,6 +217,11 @@ def grow(rollout: Rollout, calls: Iterable[Call], notices: Iterable[Notice] = ()
             raise ValueError(f"two calls of rollout {rollout.id} have the number {call.n}")
         growing.put(call)
     return growing.forest(rollout, notices)
+
+
+def _is_damaged(call: Call) -> bool:
+    """Say if a call's ids can't be ids: no vocabulary has negative ones."""
+    return any(ids is not None and ids.size and int(ids.min()) < 0 for ids in (call.prompt_ids, call.sampled_ids))
 
 
 def _unchanged(known: Call, call: Call) -> bool:

@@ -10,7 +10,7 @@ from graph.roles import Judged
 
 
 def find(judged: Judged) -> Iterator[Finding]:
-    """Yield no_calls, capture_incomplete, parent_lost, graded_without_calls, request_repaired."""
+    """Yield no_calls, capture_incomplete, parent_lost, graded_without_calls, request_repaired, reply_id_reused."""
     forest = judged.forest
     rollout = forest.rollout
     noticed = {notice.code for notice in forest.notices}
@@ -29,6 +29,15 @@ def find(judged: Judged) -> Iterator[Finding]:
     if repaired:
         repairs = sorted({repair for call in repaired for repair in call.repairs})
         yield make("request_repaired", [call.n for call in repaired], repairs=repairs)
+    # The choices of one request share an id; they are told by their first one's number.
+    bearers: dict[str, dict[int, list[int]]] = {}
+    for n, call in sorted(forest.calls.items()):
+        if call.id is not None:
+            bearers.setdefault(call.id, {}).setdefault(n - call.choice, []).append(n)
+    reused = {id_: requests for id_, requests in bearers.items() if len(requests) > 1}
+    if reused:
+        calls = [n for requests in reused.values() for several in requests.values() for n in several]
+        yield make("reply_id_reused", calls, ids=sorted(reused))
 
 
 def _continues_unknown(judged: Judged, root: int) -> bool:

@@ -23,10 +23,17 @@ def find(judged: Judged) -> Iterator[Finding]:
     ended = [call for n, call in sorted(forest.calls.items()) if call.status in {"complete", "aborted"}]
     whole = [call.n for call in ended if call.status == "complete"]
 
+    if forest.damaged:
+        yield make("token_out_of_vocabulary", forest.damaged)
     bare = [n for n in whole if forest.n_prompt(n) is None or forest.n_sampled(n) is None]
+    bare = [n for n in bare if n not in forest.damaged]
     if bare:
         yield make("no_token_ids", bare, tier=tier)
-    mute = [n for n in whole if n not in bare and forest.n_sampled(n) and forest.calls[n].logprobs is None]
+    mute = [
+        n
+        for n in whole
+        if n not in bare and n not in forest.damaged and forest.n_sampled(n) and forest.calls[n].logprobs is None
+    ]
     if mute:
         yield make("no_logprobs", mute, tier=tier)
     differing = {call.n: found for call in ended if (found := counts(forest, call.n)) is not None}

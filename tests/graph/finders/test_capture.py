@@ -54,3 +54,14 @@ def test_repairs_are_named():
     graph = tape.graph()
     assert codes(graph)["request_repaired"] == (0,)
     assert data(graph, "request_repaired") == {"repairs": ["developer_role"]}
+
+
+def test_one_reply_id_for_two_requests_is_said_and_for_two_choices_is_not():
+    tape = Tape()
+    tape.say([user("Go")], assistant("Gone."), id="r0")
+    tape.say([user("Go")], assistant("Went."), id="r0", choice=1)
+    assert "reply_id_reused" not in codes(tape.graph())
+    tape.say([user("Stay")], assistant("Stayed."), id="r0")
+    graph = tape.graph()
+    assert codes(graph)["reply_id_reused"] == (0, 1, 2)
+    assert data(graph, "reply_id_reused") == {"ids": ["r0"]}

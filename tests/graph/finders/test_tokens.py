@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from graph.sequences import cut
 from tests.graph.tape import Tape, assistant, codes, data, user
 
 BARE = {"prompt_ids": None, "sampled_ids": None, "logprobs": None}
@@ -63,3 +64,20 @@ def test_a_logprob_above_zero():
     graph = tape.graph()
     assert data(graph, "positive_logprob") == {"largest": 0.25, "tokens": 1}
     assert "invalid_logprobs" not in codes(graph)
+
+
+@pytest.mark.parametrize("field", ["prompt_ids", "sampled_ids"])
+def test_negative_ids_are_none_and_harm_nothing_else(field):
+    tape = said()
+    tape.say([user("Go"), assistant("Gone there."), user("Back")], assistant("Here."), **{field: ids(5, -1)})
+    graph = tape.graph()
+    assert codes(graph)["token_out_of_vocabulary"] == (1,)
+    assert "no_token_ids" not in codes(graph)
+    assert graph.forest.links[1].kind != "exact"
+    rows = cut(graph)
+    assert [row.calls for row in rows.sequences] == [(0,)]
+    assert [(left.call, left.reason) for left in rows.left_out] == [(1, "damaged_ids")]
+
+
+def ids(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int32)
