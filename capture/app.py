@@ -68,7 +68,7 @@ class Appliance:
             defaults=Defaults(sampling=settings.sampling, limits=settings.limits),
         )
         self._scripted: list[ScriptedEngine] = []
-        self._watch: asyncio.Task[None] | None = None
+        self._watches: list[asyncio.Task[None]] = []
         self._calls: Calls
         self._runners: list[web.AppRunner] = []
 
@@ -100,7 +100,10 @@ class Appliance:
             self.admin_key = self._find_admin_key()
             self.data_url = await self._listen(self._data_app(), self.settings.listen)
             self.control_url = await self._listen(self._control_app(), self.settings.admin_listen)
-            self._watch = spawn(self.fleet.watch(), name="watch the engines")
+            self._watches = [
+                spawn(self.fleet.watch(), name="watch the engines"),
+                spawn(self.rollouts.watch(), name="watch rollouts at rest"),
+            ]
         except BaseException:
             await self.close()
             raise
@@ -115,10 +118,11 @@ class Appliance:
                 await self.rollouts.drained()
         except TimeoutError:
             _log.warning("calls were still being recorded when the time for shutting down was over")
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.wait([self._watch])
-            self._watch = None
+        for watch in self._watches:
+            watch.cancel()
+        if self._watches:
+            await asyncio.wait(self._watches)
+            self._watches.clear()
         if hasattr(self, "fleet"):
             await self.fleet.close()
         for scripted in self._scripted:

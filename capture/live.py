@@ -35,6 +35,7 @@ class Live:
         self.last_call_at: str | None = None
         # The id that the agent saw → the call's number, of complete calls.
         self.replies: dict[str, int] = {}
+        self._resting = False
         self._next = 0
         self._tick = 0
         self._sampled = 0
@@ -106,6 +107,12 @@ class Live:
         self.idle_since = asyncio.get_running_loop().time()
         self._wake()
 
+    def rest(self, after_s: float) -> None:
+        """Let go of spare room, once, when nothing has run for so many seconds."""
+        if not self._resting and not self.running and asyncio.get_running_loop().time() - self.idle_since > after_s:
+            self.trie.pack()
+            self._resting = True
+
     def seal(self) -> None:
         """Take no more calls."""
         self.sealed = True
@@ -121,6 +128,7 @@ class Live:
     def keep(self, n: int, prompt: IntArray | None, sampled: IntArray | None) -> None:
         """Add a committed call's ids to the trie."""
         if prompt is not None and sampled is not None:
+            self._resting = False
             self.trie.insert(n, prompt, sampled)
 
     def _wake(self) -> None:

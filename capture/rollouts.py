@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from capture import clock, registration
-from capture.errors import ClientError
+from capture.errors import ClientError, StoreError
 from capture.graphs import Graphs
 from capture.live import Live
 from capture.registration import Defaults, Place
@@ -19,6 +19,12 @@ from capture.store.base import Entry, Page, Query, Store
 from graph import graph
 from graph.records import Notice, Stop
 from graph.roles import overruling
+
+LOOK_EVERY_S = 30.0
+"""Between two looks at rollouts at rest."""
+
+REST_AFTER_S = 60.0
+"""Without a call, after which a rollout is at rest: agents run tools for seconds, rarely for minutes."""
 
 STOPS_BEFORE_REFUSAL = 3
 """Replies that say "the limit is reached" before an agent that goes on gets an error instead."""
@@ -287,6 +293,18 @@ class Rollouts:
         await self._store.delete(name)
         self._graphs.forget(name)
         self._lost.pop(name, None)
+
+    async def watch(self) -> None:
+        """Look after rollouts at rest, for ever: spare room goes, and one that is past its time closes."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            for live in list(self._live.values()):
+                live.rest(REST_AFTER_S)
+                try:
+                    await self._expired(live)
+                except StoreError:
+                    # Said elsewhere; it is tried again at the next look.
+                    break
 
     async def drained(self) -> None:
         """Return when no call runs in this process."""

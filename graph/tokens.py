@@ -270,6 +270,19 @@ class Trie:
         twin._n, twin.distinct = self._n, self.distinct
         return twin
 
+    def pack(self) -> None:
+        """Give up the room that arrays have to grow: 4 bytes a token are left. For a rollout that rests.
+
+        It costs a copy, and the next insertion makes room again.
+        """
+        todo = [self._root]
+        while todo:
+            run = todo.pop()
+            # A slice has no spare room.
+            run.ids, run.ends = run.ids[:], run.ends[:]
+            todo.extend(run.sides)
+        self._prompts, self._depths = self._prompts[:], self._depths[:]
+
     @property
     def nbytes(self) -> int:
         """Return the bytes that the trie holds, with the room its arrays have to grow and its own objects."""

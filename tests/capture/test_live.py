@@ -118,3 +118,22 @@ async def test_rules_and_stops_come_from_the_entry() -> None:
     assert (rules.strict_model, rules.allow) == (True, frozenset({"priority"}))
     assert live.stops == 2
     assert "r" in repr(live)
+
+
+async def test_a_rollout_at_rest_gives_up_spare_room_once() -> None:
+    live = Live(entry(), [])
+    for n in range(40):
+        live.keep(n, ids(*range(100 * n)), ids(*range(100 * n, 100 * n + 50)))
+    before = live.trie.nbytes
+    live.begin(99, lambda: None)
+    live.rest(-1.0)
+    assert live.trie.nbytes == before
+    live.end(99)
+    live.rest(60.0)
+    assert live.trie.nbytes == before
+    live.rest(-1.0)
+    packed = live.trie.nbytes
+    assert packed < before
+    delta = live.delta(ids(*range(3950)))
+    assert delta is not None
+    assert delta.shared == 3950

@@ -300,3 +300,15 @@ async def test_a_verdict_that_cannot_be_taken(rollouts: Rollouts, store, body, c
 
 async def test_a_verdict_on_a_rollout_that_is_not_there(rollouts: Rollouts) -> None:
     assert (await refused(rollouts.role("none", {"conversation": 0, "role": "main"}))).status == 404
+
+
+async def test_rollouts_at_rest_are_looked_after(rollouts: Rollouts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capture.rollouts.LOOK_EVERY_S", 0.0)
+    made = await register(rollouts, id="r", ttl_s=0.01)
+    live = await rollouts.admit(made["secret"])
+    watch = asyncio.ensure_future(rollouts.watch())  # noqa: TID251  ended below
+    assert await rollouts.wait("r", until="closed", idle_s=0, timeout_s=10)
+    watch.cancel()
+    await asyncio.wait([watch])
+    assert live.sealed
+    assert "expired" in [finding.code for finding in (await rollouts.graph("r")).findings]

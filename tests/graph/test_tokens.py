@@ -284,3 +284,18 @@ def test_memory_is_linear_in_distinct_tokens(shape, n_calls, n_more, most):
     shape(trie, n_calls, n_more)
     assert len(trie) == n_calls
     assert trie.nbytes / trie.distinct <= most
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 2), max_size=8), st.lists(st.integers(0, 2), max_size=4)), max_size=12)
+)
+def test_packing_changes_no_answer_and_holds_no_more(told):
+    trie, packed = Trie(), Trie()
+    for key, (prompt, sampled) in enumerate(told):
+        for one in (trie, packed):
+            one.insert(key, np.array(prompt, np.int32), np.array(sampled, np.int32))
+        packed.pack()
+    assert packed.nbytes <= trie.nbytes
+    for key, (prompt, sampled) in enumerate(told):
+        assert packed.path(key).tolist() == trie.path(key).tolist() == [*prompt, *sampled]
+        assert list(packed.ends(key, len(prompt))) == list(trie.ends(key, len(prompt)))
