@@ -33,11 +33,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 from hypothesis import strategies as st
-
-from graph.messages import from_chat
-from graph.records import Call, Message, Rollout
 
 Chat = dict[str, Any]
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -102,40 +98,11 @@ class Truth:
 
 @dataclass
 class Story:
-    """A rollout as recorded, and the truth of it by call."""
+    """A rollout in plain forms, and the truth of it by call: `tests.graph.told` makes records of it."""
 
-    rollout: Rollout
-    calls: tuple[Call, ...]
+    # Each with the fields of a recorded call; messages and reply as chat messages, ids and logprobs as lists.
+    calls: tuple[dict[str, Any], ...]
     truth: dict[int, Truth]
-
-    def conversations(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        for n, true in sorted(self.truth.items()):
-            found.setdefault(true.conversation, []).append(n)
-        return found
-
-    def tries(self) -> set[tuple[int, ...]]:
-        """The calls that are tries of one request, of which one alone was had: each fork of kind retry."""
-        groups: dict[object, list[Call]] = {}
-        for call in self.calls:
-            groups.setdefault((self.truth[call.n].parent, call.prompt_ids.tobytes()), []).append(call)
-        return {
-            tuple(call.n for call in group)
-            for group in groups.values()
-            if len(group) > 1 and not group[0].delivered and sum(bool(call.delivered) for call in group) == 1
-        }
-
-    def __repr__(self) -> str:
-        lines = [f"Story of {len(self.calls)} calls"]
-        for call in self.calls:
-            true = self.truth[call.n]
-            last = call.messages[-1]
-            tools = [f"{tool.name}({tool.canonical})" for tool in call.reply.tool_calls] if call.reply else []
-            lines.append(
-                f"  {call.n} [{call.arrived}-{call.ended}] {call.status} {true.conversation} {true.link}<-{true.parent}"
-                f" | {last.role}: {last.text!r} -> {call.reply.text if call.reply else None!r} {tools}"
-            )
-        return "\n".join(lines)
 
 
 # -- the world --------------------------------------------------------------------------------------------------------
@@ -376,47 +343,43 @@ class World:
             tasks.append(child)
             self.step(tasks, child, None)
 
-    def recorded(self) -> tuple[Call, ...]:
+    def recorded(self) -> tuple[dict[str, Any], ...]:
         return tuple(self._record(n, call) for n, call in enumerate(self.calls))
 
-    def _record(self, n: int, call: dict[str, Any]) -> Call:
+    def _record(self, n: int, call: dict[str, Any]) -> dict[str, Any]:
         ask: Ask = call["ask"]
         sampled, reply = call["sampled"], call["reply"]
         finish = ask.finish or ("tool_calls" if reply.get("tool_calls") else "stop")
-        return Call(
-            n=n,
-            id=f"chatcmpl-{n}",
-            status="aborted" if call["hang_up"] else "complete",
-            delivered=not call["hang_up"],
-            arrived=call["arrived"],
-            ended=call["ended"],
-            streamed=True,
-            engine="vllm",
-            model_asked="m",
-            finish_reason=None if call["hang_up"] else finish,
-            messages=tuple(canonical(message) for message in ask.messages),
-            tools=hashlib.sha256(" ".join(ask.tools).encode()).hexdigest() if ask.tools else None,
-            tool_names=ask.tools,
-            reply=canonical(reply),
-            body=call["body"],
-            prompt_ids=np.array(call["prompt"], dtype=np.int32),
-            sampled_ids=np.array(sampled, dtype=np.int32),
-            logprobs=np.array([-0.01 * (1 + place % 97) for place in range(len(sampled))], dtype=np.float32),
-            usage_prompt=None if call["hang_up"] else len(call["prompt"]),
-            usage_sampled=None if call["hang_up"] else len(sampled),
-            sampling_sent={"temperature": 1.0},
-            started_at="2026-01-01T00:00:00.000Z",
-        )
+        return {
+            "n": n,
+            "id": f"chatcmpl-{n}",
+            "status": "aborted" if call["hang_up"] else "complete",
+            "delivered": not call["hang_up"],
+            "arrived": call["arrived"],
+            "ended": call["ended"],
+            "streamed": True,
+            "engine": "vllm",
+            "model_asked": "m",
+            "finish_reason": None if call["hang_up"] else finish,
+            "messages": list(ask.messages),
+            "tools": hashlib.sha256(" ".join(ask.tools).encode()).hexdigest() if ask.tools else None,
+            "tool_names": ask.tools,
+            "reply": reply,
+            "body": call["body"],
+            "prompt_ids": list(call["prompt"]),
+            "sampled_ids": list(sampled),
+            "logprobs": [-0.01 * (1 + place % 97) for place in range(len(sampled))],
+            "usage_prompt": None if call["hang_up"] else len(call["prompt"]),
+            "usage_sampled": None if call["hang_up"] else len(sampled),
+            "sampling_sent": {"temperature": 1.0},
+            "started_at": "2026-01-01T00:00:00.000Z",
+        }
 
 
 def _reported(thread: Thread, results: list[str]) -> Thread:
     final = yield from thread
     results.append(final)
     return final
-
-
-def canonical(chat: Chat) -> Message:
-    return from_chat(chat)
 
 
 # -- the agents -------------------------------------------------------------------------------------------------------
@@ -803,5 +766,4 @@ def _terminal(world: World, task: str) -> Story:
 
 
 def _story(world: World) -> Story:
-    rollout = Rollout(id="r", state="closed", model="m", logprobs_mode="processed", pins={"temperature": 1.0})
-    return Story(rollout=rollout, calls=world.recorded(), truth=world.truth)
+    return Story(calls=world.recorded(), truth=world.truth)

@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from graph.graph import Graph, read
-from tests.graph.generator import Story, stories
+from tests.graph.told import Story, stories
 
 BATCH = 100
 """Rollouts drawn from one seed: starting hypothesis costs more than a rollout."""

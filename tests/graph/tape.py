@@ -11,7 +11,8 @@ import numpy as np
 
 from graph.graph import Graph, read
 from graph.records import Call, Notice, Rollout
-from tests.graph.generator import END, Chat, body, canonical, render
+from tests.graph.generator import END, Chat, body, render
+from tests.graph.told import canonical
 
 
 def system(text: str) -> Chat:

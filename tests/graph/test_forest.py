@@ -13,7 +13,7 @@ from graph.drift import measure
 from graph.forest import Forest, Growing, grow
 from graph.records import Call, Notice, Rollout
 from tests.graph.cases import Case, load
-from tests.graph.generator import Story, stories
+from tests.graph.told import Story, stories
 
 CASES = [1, 2, 4, 5, 7, 9, 18, 40, 41, 42, 44, 46, 47, 48, 50, 54, 57]
 

@@ -11,8 +11,8 @@ from graph.graph import read
 from graph.records import Notice
 from graph.sequences import ROLES, Options, cut
 from graph.view import graph_json
-from tests.graph.generator import stories
 from tests.graph.tape import Tape, assistant, user
+from tests.graph.told import stories
 
 NOTICES = [
     Notice(code="steering_removed", calls=(1,), data={"fields": ["priority"]}),

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from graph.graph import Graph, read
 from graph.roles import RULES
-from tests.graph.generator import Story, stories
 from tests.graph.tape import Tape, assistant, codes, data, result, system, user
+from tests.graph.told import Story, stories
 
 TASK = "Make the tests pass."
 PROMPT = "Find every caller of parse()."

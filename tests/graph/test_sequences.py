@@ -12,8 +12,8 @@ from graph.records import Stop, Weights, WeightSpan
 from graph.sequences import ROLES, Masked, Options, cut
 from graph.transitions import numbers
 from tests.graph.cases import load
-from tests.graph.generator import Story, stories
 from tests.graph.tape import Tape, assistant, result, system, user
+from tests.graph.told import Story, stories
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 TASK = [system("You work."), user("Make the tests pass.")]

@@ -4,8 +4,8 @@ import dataclasses
 
 from hypothesis import HealthCheck, given, note, settings
 
-from tests.graph.generator import Story, stories
 from tests.graph.stories import GOAL, Tally, drawn
+from tests.graph.told import Story, stories
 
 COUNT = 200
 

@@ -8,8 +8,9 @@ from graph import surgery
 from graph.graph import Graph, read
 from graph.messages import from_chat
 from graph.surgery import Point, cut, main_path, mended, points, to_chat, whole
-from tests.graph.generator import Chat, stories
+from tests.graph.generator import Chat
 from tests.graph.tape import Tape, assistant, result, system, user
+from tests.graph.told import stories
 
 SUMMARY = "The tests failed in parse(); it is fixed now."
 TOOLS = ("bash",)

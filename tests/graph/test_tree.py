@@ -10,8 +10,8 @@ from graph.records import IntArray, Weights, WeightSpan
 from graph.sequences import ROLES, Options, cut
 from graph.tree import Tree, plant
 from tests.graph import corpus
-from tests.graph.generator import stories
 from tests.graph.tape import Tape, assistant, result, system, user
+from tests.graph.told import stories
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 TASK = [system("You work."), user("Make the tests pass.")]
