@@ -7,8 +7,6 @@ Read first `gemini_request` (a body's fields), `gemini_content` (its contents), 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,7 +80,7 @@ def _read(body: Node, target: Target, *, strict: bool) -> Request:
         chat, repairs = chat_request(body, model=target.model, streamed=streamed)
         thoughts = shows_thoughts(body)
         fields = {name: field.encoded(value, strict=strict) for name, value in chat.items()}
-        digest = _digest(target.model, body.fields, strict=strict)
+        digest = field.digest([target.model, body.fields], strict=strict)
     except RecursionError as error:
         raise field.unreadable("it is nested too deeply") from error
     request = _chat.read(rawjson.join(fields))
@@ -95,13 +93,6 @@ def _read(body: Node, target: Target, *, strict: bool) -> Request:
         repairs=tuple(repairs),
         original=Form(sse=target.sse, thoughts=thoughts),
     )
-
-
-def _digest(model: str | None, values: Mapping[str, Any], *, strict: bool) -> str:
-    """Return a digest of the model and the body that key order and spaces don't change."""
-    said = [model, values]
-    raw = msgspec.json.encode(said, order="sorted") if strict else json.dumps(said, sort_keys=True).encode()
-    return hashlib.blake2b(raw, digest_size=16).hexdigest()
 
 
 def _card(card: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,6 @@ prompt that it would have got there.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -82,19 +80,13 @@ def _read(body: bytes, *, streamed: bool | None, counting: bool = False) -> Requ
     try:
         chat, repairs = chat_request(values, streamed=streamed, counting=counting)
         fields = {name: field.encoded(value, strict=strict) for name, value in chat.items()}
-        digest = _digest(values, strict=strict)
+        digest = field.digest(values, strict=strict)
     except RecursionError as error:
         raise field.unreadable("it is nested too deeply") from error
     # Usage comes through to the translator, which tells it in the API's own way.
     return msgspec.structs.replace(
         _chat.read(rawjson.join(fields)), asked=Asked(usage=streamed), body=digest, repairs=tuple(repairs)
     )
-
-
-def _digest(values: Mapping[str, Any], *, strict: bool) -> str:
-    """Return a digest of the body that key order and spaces don't change."""
-    raw = msgspec.json.encode(values, order="sorted") if strict else json.dumps(values, sort_keys=True).encode()
-    return hashlib.blake2b(raw, digest_size=16).hexdigest()
 
 
 def _card(card: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Paths are written as Anthropic's own errors write them: `messages.2.content.0.te
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -124,3 +125,9 @@ def items(value: Any, at: str) -> list[Any]:
     if not isinstance(value, list):
         raise wrong(at, "a list")
     return value
+
+
+def digest(said: Any, *, strict: bool) -> str:
+    """Return a digest of a parsed body that key order and spaces don't change; `strict` as `decoded` gave it."""
+    raw = msgspec.json.encode(said, order="sorted") if strict else json.dumps(said, sort_keys=True).encode()
+    return hashlib.blake2b(raw, digest_size=16).hexdigest()

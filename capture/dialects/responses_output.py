@@ -14,6 +14,7 @@ Events are dicts without their `sequence_number`, which the translator counts.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -126,7 +127,7 @@ NOT_YET, OPEN = "not yet", "in_progress"
 """The status of an item before its first event, and while it grows."""
 
 
-class _Item:
+class _Item(ABC):
     """One item. Its status, once it is over, is `completed` or `incomplete`."""
 
     prefix: str
@@ -151,13 +152,13 @@ class _Item:
     def tell(self, kind: str, **fields: Any) -> None:
         self._output.tell(kind, item_id=self.id, **self._at, **fields)
 
+    @abstractmethod
     def finish(self) -> None:
         """Tell that the item's parts are over."""
-        raise NotImplementedError
 
+    @abstractmethod
     def shown(self) -> dict[str, Any]:
         """Return the item as it stands."""
-        raise NotImplementedError
 
 
 _T = TypeVar("_T", bound=_Item)
