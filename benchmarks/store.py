@@ -1,0 +1,72 @@
+"""What the store does and what comes out of it: calls committed, calls lost, and training sequences exported.
+
+Thin on purpose: `benchmarks.store_commit` measures what goes in, `benchmarks.store_export` what comes out. Each is a
+part with two functions:
+
+    rows(*, quick: bool, kill: bool) -> list[Row]     measure; say on stderr what is being done
+    table(rows) -> str                                those rows as a table in Markdown
+
+The document keeps them apart, since their rows have nothing in common: `rows` are the commits', `exports` the exports'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+ROOT = Path(__file__).resolve().parent.parent
+PUBLISHED = ROOT / "docs" / "store.json"
+
+Row = dict[str, Any]
+
+PARTS = {"rows": "benchmarks.store_commit", "exports": "benchmarks.store_export"}
+"""Key of the document → the module that measures it."""
+
+
+class Part(Protocol):
+    """What a part's module offers."""
+
+    def rows(self, *, quick: bool, kill: bool) -> list[Row]:
+        """Measure."""
+
+    def table(self, rows: Sequence[Row]) -> str:
+        """Return rows as a table in Markdown."""
+
+
+def run(argv: list[str]) -> int:
+    """Measure, print a table for each part, and write FILE."""
+    parser = argparse.ArgumentParser(prog="bin/bench store", description="commits a second, exported tokens a second")
+    parser.add_argument("--quick", action="store_true", help="fewer calls and rollouts")
+    parser.add_argument("--kill", action="store_true", help="kill the appliance under load, and look for lost calls")
+    parser.add_argument("--only", choices=tuple(PARTS), help="rows: what goes in; exports: what comes out")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
+    parser.add_argument("--docs", action="store_true", help="write docs/store.json; parts not measured stay in it")
+    asked = parser.parse_args(argv)
+    measured: dict[str, list[Row]] = {}
+    for key, name in PARTS.items():
+        if asked.only in (None, key) and importlib.util.find_spec(name) is not None:
+            part = cast("Part", importlib.import_module(name))
+            measured[key] = part.rows(quick=asked.quick, kill=asked.kill)
+            sys.stdout.write(part.table(measured[key]) + "\n")
+            sys.stdout.flush()
+    told = {
+        "benchmark": "store",
+        "version": 1,
+        "at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "host": {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 2)},
+        **measured,
+    }
+    if asked.json:
+        asked.json.write_text(json.dumps(told, indent=1) + "\n")
+    if asked.docs:
+        before = json.loads(PUBLISHED.read_text()) if PUBLISHED.exists() else {}
+        PUBLISHED.write_text(json.dumps({**before, **told}, indent=1) + "\n")
+    return 0

@@ -1,0 +1,52 @@
+import json
+import sys
+from types import ModuleType
+
+import pytest
+
+from benchmarks import store
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool, bool]]:
+    """Stand in for what measures; holds what was asked of it."""
+    asked: list[tuple[str, bool, bool]] = []
+
+    def part(key: str, name: str) -> None:
+        module = ModuleType(name)
+
+        def rows(*, quick: bool, kill: bool) -> list[store.Row]:
+            asked.append((key, quick, kill))
+            return [{"store": key}]
+
+        module.rows, module.table = rows, lambda rows: f"| {rows[0]['store']} |"
+        module.__spec__ = object()
+        monkeypatch.setitem(sys.modules, name, module)
+
+    for key, name in store.PARTS.items():
+        part(key, name)
+    return asked
+
+
+def test_every_part_is_measured_printed_and_kept_under_its_key(parts, tmp_path, capsys):
+    file = tmp_path / "store.json"
+    assert store.run(["--quick", "--kill", "--json", str(file)]) == 0
+    assert parts == [("rows", True, True), ("exports", True, True)]
+    told = json.loads(file.read_text())
+    assert (told["benchmark"], told["rows"], told["exports"]) == ("store", [{"store": "rows"}], [{"store": "exports"}])
+    assert capsys.readouterr().out == "| rows |\n| exports |\n"
+
+
+def test_one_part_alone(parts, capsys):
+    store.run(["--only", "exports"])
+    assert parts == [("exports", False, False)]
+
+
+def test_what_is_published_keeps_the_part_that_was_not_measured(parts, tmp_path, monkeypatch, capsys):
+    published = tmp_path / "store.json"
+    monkeypatch.setattr(store, "PUBLISHED", published)
+    store.run(["--only", "rows", "--docs"])
+    store.run(["--only", "exports", "--docs"])
+    told = json.loads(published.read_text())
+    assert told["rows"] == [{"store": "rows"}]
+    assert told["exports"] == [{"store": "exports"}]
