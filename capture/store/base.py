@@ -12,9 +12,9 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from graph.records import Call, FloatArray, IntArray, Message, Notice, Rollout
+from graph.records import Call, FloatArray, IntArray, Message, Notice, Rollout, Stop
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of the stored format; a store with a higher one is refused, a lower one climbs the ladder of migrations."""
 
 Durability = Literal["process", "power", "none"]
@@ -133,6 +133,54 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
+class EngineState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator said of an engine; in the store, so that every process obeys."""
+
+    # New calls wait.
+    held: bool = False
+    # Of its weights, as told; None when nobody told.
+    version: str | None = None
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rollout has used of its limits. A request for several choices is one call."""
+
+    # Calls that ended `complete` or `aborted`.
+    sampled: int = 0
+    # Calls that started and have not ended, the arrival that asks included.
+    running: int = 0
+    # Over ended calls: see `new_tokens`.
+    new_tokens: int = 0
+    # UTC, ISO 8601; the arrival that asks included.
+    first_call_at: str | None = None
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """A call's place in its rollout, and all that is to be known of the rollout at that very moment."""
+
+    # The number of the first choice; the others follow.
+    n: int
+    # A reading of the rollout's counter.
+    arrived: int
+    entry: Entry
+    spent: Spent
+    # By name; an engine of which nobody said anything is missing.
+    engines: dict[str, EngineState]
+
+
+def new_tokens(call: Call, delta: Delta | None) -> int:
+    """Return what an ended call adds to `Spent.new_tokens`.
+
+    Its sampled tokens, and those of its prompt that it does not share with an earlier call; the choices of one call
+    share a prompt, which counts with the first. Where the engine gave no ids, the sampled tokens are its usage, and the
+    prompt, of which nobody knows what it shares, counts nothing.
+    """
+    sampled = len(call.sampled_ids) if call.sampled_ids is not None else call.usage_sampled or 0
+    if call.choice or call.prompt_ids is None:
+        return sampled
+    return sampled + len(call.prompt_ids) - (0 if delta is None else delta.shared)
+
+
 class Store(Protocol):
     """Where rollouts and calls are kept. All methods raise `StoreError` when the store can't be used."""
 
@@ -147,6 +195,13 @@ class Store(Protocol):
     @property
     def where(self) -> str:
         """The store's address without secrets, for people."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may write the same rollouts: then numbers, order and limits are the store's.
+
+        `arrive` gives them out, and a `Call` is handed to `finish` with `ended` None, which the store gives.
+        """
 
     async def open(self) -> None:
         """Open or create; climb the migrations; end what was running when the last process died (`recovered`)."""
@@ -181,6 +236,39 @@ class Store(Protocol):
     async def delete(self, rollout: str) -> bool:
         """Remove a rollout, its calls, and the content that only it used; False if there is none such."""
 
+    async def arrive(self, rollout: str, *, choices: int, started_at: str) -> Arrival | None:
+        """Give a call its number and its place in time, and say what is spent, in one atomic step.
+
+        It runs from here until `finish` or `abort`. None when the rollout is gone, sealed or closed.
+        """
+
+    async def seal(self, rollout: str, *, cut: bool = False) -> None:
+        """Let no more calls arrive, in any process; opening a closed rollout again takes the seal off.
+
+        With `cut` what still runs is to be cut, by whichever process runs it: each looks at `sealed` every second.
+        """
+
+    async def sealed(self) -> dict[str, bool]:
+        """Return the rollouts that are sealed and not closed yet, and whether what runs of them is to be cut."""
+
+    async def running(self, rollout: str | None = None, *, engine: str | None = None) -> list[tuple[str, int]]:
+        """Return (rollout, n) of the calls that run, in any process, in order.
+
+        With `engine`, those that went to it, and those that have not begun and so may yet.
+        """
+
+    async def abort(self, calls: Sequence[tuple[str, int]]) -> None:
+        """End calls whose process can't any more, `aborted` with what was spooled; one that doesn't run is left."""
+
+    async def stop(self, rollout: str, n: int, limit: str) -> Stop:
+        """Count a call that met a limit; return the rollout's `stopped` as it now is, its `at_call` the first's."""
+
+    async def engines(self) -> dict[str, EngineState]:
+        """Return what the operator said of each engine, by name."""
+
+    async def set_engine(self, name: str, *, held: bool | None = None, version: str | None = None) -> None:
+        """Note a hold, or the version of an engine's weights; None leaves what there is."""
+
     def begin(self, rollout: str, call: Call, request: bytes, *, parts: Parts | None = None) -> None:
         """Note that a call runs; `parts` are those of its request, where known."""
 
@@ -188,7 +276,11 @@ class Store(Protocol):
         """Keep what a running stream has brought so far."""
 
     async def finish(self, rollout: str, records: Sequence[Record]) -> None:
-        """Store an ended call, all choices at once, and return when it is committed."""
+        """Store an ended call, all choices at once, and return when it is committed.
+
+        An `ended` that is None is given out here: it is after all that was committed of the rollout before, and before
+        whatever arrives once this returns.
+        """
 
     def deliver(self, rollout: str, numbers: Sequence[int], *, delivered: bool, at: str) -> None:
         """Mark whether a reply reached its client; adds to its deliveries."""

@@ -135,7 +135,39 @@ CREATE INDEX notice_rollout ON notice (rollout, key);
 CREATE TABLE probe (data BLOB NOT NULL);
 """
 
-STEPS: tuple[str, ...] = (_FIRST,)
+# 1 → 2. What several processes have to agree on: a rollout's next number and counter, its seal, what it has spent, the
+# calls that arrived and have no row of their own yet, and what the operator said of engines.
+_SECOND = """
+ALTER TABLE rollout ADD COLUMN sealed INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX rollout_sealed ON rollout (key) WHERE sealed > 0 AND state = 'open';
+ALTER TABLE rollout ADD COLUMN next INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE rollout ADD COLUMN tick INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE rollout ADD COLUMN sampled INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE rollout ADD COLUMN new_tokens INTEGER NOT NULL DEFAULT 0;
+UPDATE rollout SET
+  next = (SELECT coalesce(max(n) + 1, 0) FROM call WHERE call.rollout = rollout.key),
+  tick = (SELECT coalesce(max(max(arrived, coalesce(ended, 0))) + 1, 0) FROM call WHERE call.rollout = rollout.key),
+  sampled = (
+    SELECT count(*) FROM call WHERE call.rollout = rollout.key AND status IN ('complete', 'aborted')
+    AND json_extract(call.record, '$.choice') IS NULL
+  ),
+  new_tokens = (
+    SELECT coalesce(sum(
+      coalesce(n_sampled, json_extract(call.record, '$.usage_sampled'), 0)
+      + iif(json_extract(call.record, '$.choice') IS NULL, coalesce(n_prompt, 0) - coalesce(shared, 0), 0)
+    ), 0) FROM call WHERE call.rollout = rollout.key AND status <> 'running'
+  );
+
+CREATE TABLE arrival (
+  rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  n INTEGER NOT NULL,
+  PRIMARY KEY (rollout, n)
+) WITHOUT ROWID;
+
+CREATE TABLE engine (name TEXT PRIMARY KEY, held INTEGER NOT NULL, version TEXT) WITHOUT ROWID;
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SECOND)
 """`STEPS[i]` takes a file from version i to i + 1."""
 
 assert len(STEPS) == FORMAT_VERSION

@@ -24,12 +24,12 @@ import apsw
 
 from capture import clock
 from capture.errors import StoreError
-from capture.store import answers, migrations, query, reads, writes
-from capture.store.base import Durability, Entry, Exchange, Page, Parts, Query, Record, Spool
+from capture.store import answers, migrations, query, reads, tally, writes
+from capture.store.base import Arrival, Durability, EngineState, Entry, Exchange, Page, Parts, Query, Record, Spool
 from capture.store.canonical import Canonical
 from capture.store.lock import Lock
 from capture.store.writer import Op, Writer
-from graph.records import Call, Notice, Rollout
+from graph.records import Call, Notice, Rollout, Stop
 
 T = TypeVar("T")
 
@@ -79,6 +79,11 @@ class SqliteStore:
     def where(self) -> str:
         """The store's address, for people."""
         return self._where
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may write the same rollouts: never, the lock sees to it."""
+        return False
 
     @property
     def groups(self) -> int:
@@ -166,6 +171,43 @@ class SqliteStore:
     async def delete(self, rollout: str) -> bool:
         """Remove a rollout, its calls, and the content that only it used; False if there is none such."""
         return bool(await self._writer.run(lambda db: writes.delete(db, rollout)))
+
+    async def arrive(self, rollout: str, *, choices: int, started_at: str) -> Arrival | None:
+        """Give a call its number and its place in time, and say what is spent; None when no more may arrive."""
+        arrival: Arrival | None = await self._writer.run(
+            lambda db: tally.arrive(db, rollout, choices=choices, started_at=started_at)
+        )
+        return arrival
+
+    async def seal(self, rollout: str, *, cut: bool = False) -> None:
+        """Let no more calls arrive, and with `cut` end those that run; opening it again takes the seal off."""
+        await self._writer.run(lambda db: tally.seal(db, rollout, cut=cut))
+
+    async def sealed(self) -> dict[str, bool]:
+        """Return the rollouts that are sealed and not closed yet, and whether what runs of them is to be cut."""
+        return await self._read(tally.sealed)
+
+    async def running(self, rollout: str | None = None, *, engine: str | None = None) -> list[tuple[str, int]]:
+        """Return (rollout, n) of the calls that run, in order; with `engine` those that went or may yet go to it."""
+        return await self._read(lambda db: tally.running(db, rollout, engine=engine))
+
+    async def abort(self, calls: Sequence[tuple[str, int]]) -> None:
+        """End calls whose process can't any more, `aborted` with what was spooled; one that doesn't run is left."""
+        calls = tuple(calls)
+        await self._writer.run(lambda db: writes.abort(db, calls))
+
+    async def stop(self, rollout: str, n: int, limit: str) -> Stop:
+        """Count a call that met a limit; return the rollout's `stopped` as it now is."""
+        stop: Stop = await self._writer.run(lambda db: tally.stop(db, rollout, n, limit))
+        return stop
+
+    async def engines(self) -> dict[str, EngineState]:
+        """Return what the operator said of each engine, by name."""
+        return await self._read(tally.engines)
+
+    async def set_engine(self, name: str, *, held: bool | None = None, version: str | None = None) -> None:
+        """Note a hold, or the version of an engine's weights; None leaves what there is."""
+        await self._writer.run(lambda db: tally.set_engine(db, name, held=held, version=version))
 
     def begin(self, rollout: str, call: Call, request: bytes, *, parts: Parts | None = None) -> None:
         """Note that a call runs; one that ends at once is stored with its end alone."""

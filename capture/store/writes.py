@@ -15,8 +15,8 @@ import apsw
 import msgspec
 
 from capture.errors import ClientError
-from capture.store import answers, contents, query, rows
-from capture.store.base import Delta, Entry, Exchange, Parts, Record, Spool
+from capture.store import answers, contents, query, rows, tally
+from capture.store.base import Delta, Entry, Exchange, Parts, Record, Spool, new_tokens
 from capture.store.canonical import Canonical
 from graph.records import Call, Notice
 
@@ -60,7 +60,7 @@ def change(db: apsw.Connection, rollout: str, changes: Mapping[str, Any], *, now
             new = msgspec.structs.replace(new, closed_at=now)
         db.execute("UPDATE rollout SET closed = ? WHERE key = ?", (_next(db, "closed"), key))
     elif new.state == "open" and old.rollout.state == "closed":
-        db.execute("UPDATE rollout SET closed = NULL WHERE key = ?", (key,))
+        db.execute("UPDATE rollout SET closed = NULL, sealed = 0 WHERE key = ?", (key,))
     db.execute(
         'UPDATE rollout SET version = version + 1, state = ?, "group" = ?, first_call_at = ?, last_call_at = ?,'
         " record = ? WHERE key = ?",
@@ -90,6 +90,8 @@ def begin(db: apsw.Connection, rollout: str, call: Call, exchange: Exchange, can
     if key is None or query.first(db, "SELECT 1 FROM call WHERE rollout = ? AND n = ?", (key, call.n)):
         return
     _put_call(db, key, call, exchange, None, canonical)
+    # Its row says from now on that it runs.
+    db.execute("DELETE FROM arrival WHERE rollout = ? AND n = ?", (key, call.n))
     _touch(db, key, [call])
 
 
@@ -117,14 +119,26 @@ def spool(db: apsw.Connection, rollout: str, n: int, spool: Spool) -> None:
 
 
 def finish(db: apsw.Connection, rollout: str, records: Sequence[Record], canonical: Canonical) -> None:
-    """Store an ended call, all choices at once."""
+    """Store an ended call, all choices at once; an `ended` that is None is given out."""
     key = _key(db, rollout)
     if key is None:
         return
-    for record in records:
-        _put_call(db, key, record.call, record.exchange, record.delta, canonical)
-        db.execute("DELETE FROM spool WHERE rollout = ? AND n = ?", (key, record.call.n))
-    _touch(db, key, [record.call for record in records])
+    calls = [record.call for record in records]
+    if any(call.ended is None for call in calls):
+        ended = query.value(db, "UPDATE rollout SET tick = tick + 1 WHERE key = ? RETURNING tick - 1", (key,))
+        calls = [msgspec.structs.replace(call, ended=ended) if call.ended is None else call for call in calls]
+    more_sampled = more_tokens = 0
+    for call, record in zip(calls, records, strict=True):
+        # One that was thought dead and ended after all was counted before.
+        before = tally.counted(db, key, call.n)
+        delta = _put_call(db, key, call, record.exchange, record.delta, canonical)
+        more_sampled += (call.status in ("complete", "aborted") and call.choice == 0) - before.sampled
+        more_tokens += new_tokens(call, delta) - before.new_tokens
+        db.execute("DELETE FROM spool WHERE rollout = ? AND n = ?", (key, call.n))
+        db.execute("DELETE FROM arrival WHERE rollout = ? AND n = ?", (key, call.n))
+    if more_sampled or more_tokens:
+        tally.spend(db, key, sampled=more_sampled, new_tokens=more_tokens)
+    _touch(db, key, calls)
 
 
 def deliver(db: apsw.Connection, rollout: str, numbers: Sequence[int], *, delivered: bool, at: str) -> None:
@@ -163,30 +177,45 @@ def recover(db: apsw.Connection) -> list[tuple[str, int]]:
     """End the calls that ran when the last process died, with what was spooled; return (rollout, n) of each."""
     running = query.every(
         db,
-        "SELECT rollout.key, rollout.id, call.n, spool.n IS NOT NULL, spool.logprobs, spool.sampled FROM call"
-        " JOIN rollout ON rollout.key = call.rollout"
-        " LEFT JOIN spool ON spool.rollout = call.rollout AND spool.n = call.n"
+        "SELECT rollout.key, rollout.id, call.n FROM call JOIN rollout ON rollout.key = call.rollout"
         " WHERE call.status = 'running' ORDER BY rollout.key, call.n",
     )
-    for key, _, n, spooled, logprobs, sampled in running:
-        last = "SELECT max(max(arrived, coalesce(ended, 0))) FROM call WHERE rollout = ?"
-        ended = 1 + query.value(db, last, (key,))
-        db.execute(
-            "UPDATE call SET status = 'aborted', delivered = NULL, ended = ? WHERE rollout = ? AND n = ?",
-            (ended, key, n),
-        )
-        if spooled:
-            db.execute(
-                "UPDATE call SET n_sampled = ?, logprobs = ?, sampled = ? WHERE rollout = ? AND n = ?",
-                (None if sampled is None else len(sampled) // 4, logprobs, sampled, key, n),
-            )
-        db.execute(
-            "UPDATE exchange SET error = coalesce(error, ?) WHERE rollout = ? AND n = ?", (_json(CRASHED), key, n)
-        )
-        db.execute(_BUMP, (key,))
+    for key, _, n in running:
+        _abort(db, key, n)
+    db.execute("DELETE FROM arrival")
     db.execute("DELETE FROM spool")
     db.execute("DELETE FROM probe")
-    return [(name, n) for _, name, n, *_ in running]
+    return [(name, n) for _, name, n in running]
+
+
+def abort(db: apsw.Connection, calls: Iterable[tuple[str, int]]) -> None:
+    """End calls that run, with what was spooled; an arrival that never began leaves nothing."""
+    for rollout, n in calls:
+        key = _key(db, rollout)
+        if key is None:
+            continue
+        db.execute("DELETE FROM arrival WHERE rollout = ? AND n = ?", (key, n))
+        if query.first(db, "SELECT 1 FROM call WHERE rollout = ? AND n = ? AND status = 'running'", (key, n)):
+            _abort(db, key, n)
+
+
+def _abort(db: apsw.Connection, key: int, n: int) -> None:
+    ended = query.value(db, "UPDATE rollout SET tick = tick + 1 WHERE key = ? RETURNING tick - 1", (key,))
+    db.execute(
+        "UPDATE call SET status = 'aborted', delivered = NULL, ended = ? WHERE rollout = ? AND n = ?", (ended, key, n)
+    )
+    row = query.first(db, "SELECT logprobs, sampled FROM spool WHERE rollout = ? AND n = ?", (key, n))
+    if row is not None:
+        logprobs, sampled = row
+        db.execute(
+            "UPDATE call SET n_sampled = ?, logprobs = ?, sampled = ? WHERE rollout = ? AND n = ?",
+            (None if sampled is None else len(sampled) // 4, logprobs, sampled, key, n),
+        )
+        db.execute("DELETE FROM spool WHERE rollout = ? AND n = ?", (key, n))
+    db.execute("UPDATE exchange SET error = coalesce(error, ?) WHERE rollout = ? AND n = ?", (_json(CRASHED), key, n))
+    now = tally.counted(db, key, n)
+    tally.spend(db, key, sampled=now.sampled, new_tokens=now.new_tokens)
+    db.execute(_BUMP, (key,))
 
 
 def _key(db: apsw.Connection, rollout: str) -> int | None:
@@ -236,8 +265,16 @@ def _put_labels(db: apsw.Connection, key: int, labels: Mapping[str, str]) -> Non
 
 
 def _touch(db: apsw.Connection, key: int, calls: Iterable[Call]) -> None:
-    """Bump the version, and stretch the rollout's first and last call over these."""
-    db.execute(_BUMP, (key,))
+    """Bump the version, and stretch the rollout's counters and its first and last call over these."""
+    calls = list(calls)
+    db.execute(
+        "UPDATE rollout SET version = version + 1, next = max(next, ?), tick = max(tick, ?) WHERE key = ?",
+        (
+            1 + max(call.n for call in calls),
+            1 + max(max(call.arrived, -1 if call.ended is None else call.ended) for call in calls),
+            key,
+        ),
+    )
     for at in {call.started_at for call in calls if call.started_at}:
         db.execute(
             "UPDATE rollout SET first_call_at = min(coalesce(first_call_at, ?1), ?1),"
@@ -248,7 +285,8 @@ def _touch(db: apsw.Connection, key: int, calls: Iterable[Call]) -> None:
 
 def _put_call(
     db: apsw.Connection, key: int, call: Call, exchange: Exchange, delta: Delta | None, canonical: Canonical
-) -> None:
+) -> Delta | None:
+    """Store a call as it stands; return how its prompt was stored."""
     parts = exchange.parts
     request = contents.put_body(db, key, exchange.request, parts=parts)
     sent = _put_sent(db, key, exchange, request)
@@ -317,6 +355,7 @@ def _put_call(
             None if exchange.reply is None else contents.put_body(db, key, exchange.reply).stored,
         ),
     )
+    return delta
 
 
 def _put_sent(db: apsw.Connection, key: int, exchange: Exchange, request: contents.Body) -> contents.Body | None:

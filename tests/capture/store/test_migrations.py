@@ -55,6 +55,16 @@ def test_a_stored_file_climbs_to_what_a_fresh_one_is(db, version):
     old.close()
 
 
+def test_what_a_rollout_spent_is_counted_on_the_way_up():
+    columns = "SELECT next, tick, sealed, sampled, new_tokens FROM rollout"
+    old, new = stored(1), stored(FORMAT_VERSION)
+    migrations.climb(old)
+    # Of two calls one was an error; three ids of a prompt, two sampled, and one more of the prompt that goes on.
+    assert query.every(old, columns) == query.every(new, columns) == [(2, 4, 0, 1, 6)]
+    old.close()
+    new.close()
+
+
 @pytest.mark.parametrize("version", range(1, FORMAT_VERSION + 1))
 async def test_all_that_lies_in_a_stored_file_is_read(tmp_path, version):
     db = apsw.Connection(str(tmp_path / "t.db"))
