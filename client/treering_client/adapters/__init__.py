@@ -1,0 +1,1 @@
+"""Treering as trainers' own classes know such a thing: one module a library, which it imports. Import the module."""
