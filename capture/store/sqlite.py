@@ -50,7 +50,16 @@ _ROLLOUT_FIELDS = frozenset(Rollout.__struct_fields__)
 class SqliteStore:
     """A `Store` in one SQLite file, which is made, mode 0600, if it isn't there."""
 
-    def __init__(self, path: Path, *, durability: Durability = "process", now: Callable[[], str] = clock.now) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durability: Durability = "process",
+        shared: bool = False,
+        now: Callable[[], str] = clock.now,
+    ) -> None:
+        """`shared`: this process writes for others too, which ask it."""
+        self._shared = shared
         self._where = f"sqlite:///{path}"
         # One file has one lock, under whatever name it was given, and stays the same when the working folder changes.
         self._path = path = path.resolve()
@@ -82,8 +91,8 @@ class SqliteStore:
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may write the same rollouts: never, the lock sees to it."""
-        return False
+        """Whether other processes may write the same rollouts: only by way of this one, since the file is locked."""
+        return self._shared
 
     @property
     def groups(self) -> int:
