@@ -156,6 +156,8 @@ def _add_argument(where: argparse.ArgumentParser, argument: Argument) -> None:
         rest["dest"] = _plain(argument)
         rest["action"] = "append" if argument.repeatable else "store"
         rest["default"] = argument.default
+        if argument.optional:
+            rest |= {"nargs": "?", "const": ""}
     elif argument.optional:
         rest["nargs"] = "?"
     where.add_argument(argument.name, **rest)

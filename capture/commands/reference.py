@@ -68,7 +68,9 @@ def _verb(verb: Verb) -> list[str]:
     lines = ["", f"### treering {' '.join([verb.name, *words])}", "", verb.help]
     if verb.arguments:
         lines += ["", "| argument | meaning |", "|---|---|", *(_argument(each) for each in verb.arguments)]
-    every = len(verb.settings) == sum(not row.secret for row in TABLE)
+    # One that is an argument of its own is told above.
+    told = {*verb.settings, *(argument.name.lstrip("-").replace("-", "_") for argument in verb.arguments)}
+    every = told >= {row.name for row in TABLE if not row.secret}
     if every:
         lines += ["", "Takes every setting as a flag."]
     elif verb.settings:

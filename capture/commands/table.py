@@ -25,7 +25,7 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[str, ...] = ()
     default: str | float | None = None
     repeatable: bool = False
-    # Of a position: it may be left out.
+    # Of a position: it may be left out. Of a flag: its value may, and is "" then.
     optional: bool = False
 
 
@@ -266,9 +266,38 @@ VERBS: tuple[Verb, ...] = (
         help="Check settings, engine, store and limits; say what to do. Exit 1 if a check fails. Safe to paste.",
         run="capture.commands.doctor:doctor",
         arguments=(
+            Argument(
+                name="--store",
+                metavar="URL",
+                optional=True,
+                help="Look at the store alone, and at all of it: is everything there, and does it agree with itself? "
+                "It may be in use. Exit 4 if the file itself is damaged. Default: the store that is set.",
+            ),
             Argument(name="--json", kind="yes", help='Print {"checks": [{"name", "level", "message", "todo"}]}.'),
         ),
-        settings=tuple(row.name for row in TABLE if not row.secret),
+        settings=tuple(row.name for row in TABLE if not row.secret and row.name != "store"),
+    ),
+    Verb(
+        name="backup",
+        help="Copy the store to a file, whole and of one moment, while Treering runs or not.",
+        run="capture.commands.store:backup",
+        arguments=(
+            Argument(name="--out", metavar="FILE", help="The copy; a file that isn't there yet."),
+            Argument(name="--json", kind="yes", help='Print {"store", "out", "bytes"}.'),
+        ),
+        settings=("store",),
+    ),
+    Verb(
+        name="migrate",
+        help="Bring the store to this version's format, with a backup first. At its start Treering does so by itself, "
+        "without one.",
+        run="capture.commands.store:migrate",
+        arguments=(
+            Argument(name="--dry-run", kind="yes", help="Try it on a copy, look at that, and change nothing."),
+            Argument(name="--backup", metavar="FILE", help="Where to keep the store as it was. Default: STORE.vN."),
+            Argument(name="--json", kind="yes", help='Print {"store", "from", "to", "backup"}.'),
+        ),
+        settings=("store",),
     ),
     Verb(
         name="version",
