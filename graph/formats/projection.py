@@ -34,8 +34,9 @@ for NaN (SAMPLED views them too). SHIFTED and TAIL are views of FULL.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -103,6 +104,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     n_rollout_tokens: int
     # Place of the first trained token, 1 or more.
     first: int
+    # How it ends: its last reply came to an end, was cut by length or by a limit, or broke off and was not used.
+    ended: Literal["stop", "length", "limit", "abort"]
 
     @property
     def weight_versions(self) -> tuple[str | None, ...]:
@@ -146,6 +149,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             "sampling": row.sampling,
             "logprobs_mode": of.logprobs_mode,
             "finish_reason": self.finish_reason,
+            "ended": self.ended,
             "truncated": row.truncated,
             "aborted": list(self.aborted),
             "drift_crossed": row.drift_crossed,
@@ -209,6 +213,7 @@ def rows(graph: Graph, sequences: Sequences) -> Rows:
                 n_rows=len(kept),
                 n_rollout_tokens=total,
                 first=_checked(row),
+                ended=_ended(graph, row),
             )
             for place, row in enumerate(kept)
         ),
@@ -286,6 +291,15 @@ def number(version: str | None) -> int | None:
     return int(version) if version is not None and version.isascii() and version.isdigit() else None
 
 
+def stable(name: str) -> int:
+    """Return a number for a name, for libraries whose ids are numbers: equal for equal names, 0 to 2^53-1.
+
+    So many that no two of a run's names share one (two of a million do with a chance of 1 in 18,000), and no more, so
+    that every reader of JSON keeps it.
+    """
+    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()) >> 11
+
+
 def _checked(row: Sequence) -> int:
     """Return the place of the first trained token. Raises `Refused` for a row that is broken."""
     ids, mask, logprobs = row.input_ids, row.loss_mask, row.logprobs
@@ -308,6 +322,13 @@ def _checked(row: Sequence) -> int:
             hint="This is a fault in the rows themselves; format=native shows them.",
         )
     return int(trained.argmax())
+
+
+def _ended(graph: Graph, row: Sequence) -> Literal["stop", "length", "limit", "abort"]:
+    last = row.trained[-1]
+    if graph.forest.calls[last].status == "aborted" and last not in graph.forest.proved:
+        return "abort"
+    return row.truncated or "stop"
 
 
 def _nothing(sequences: Sequences, pictured: list[Sequence]) -> Refused:
