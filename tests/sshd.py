@@ -1,0 +1,98 @@
+"""A real sshd (Debian's openssh-server) on a free port of loopback, with throw-away keys, for one test or module."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from tests.processes import descendants, until
+
+SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+MISSING = None if Path(SSHD).exists() and shutil.which("ssh") else "sshd and ssh are needed (openssh-server)"
+
+
+class Sshd:
+    """A running server: `options` are what `tunnel.ssh.Ssh` needs to log in to it."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder = folder
+        self.port = port
+        self.where = f"{getpass.getuser()}@127.0.0.1"
+        self.process: asyncio.subprocess.Process | None = None
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return (
+            f"IdentityFile={self.folder}/key",
+            "IdentitiesOnly=yes",
+            f"UserKnownHostsFile={self.folder}/known_hosts",
+            "StrictHostKeyChecking=yes",
+        )
+
+    async def start(self) -> None:
+        """Start it, and return when it takes connections."""
+        argv = [SSHD, "-D", "-E", str(self.folder / "log"), "-f", str(self.folder / "sshd_config")]
+        self.process = await asyncio.create_subprocess_exec(*argv, start_new_session=True)
+        await until(self._listens)
+
+    def _listens(self) -> bool:
+        assert self.process is None or self.process.returncode is None, (self.folder / "log").read_text()
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5):
+            return True
+        return False
+
+    async def stop(self) -> None:
+        """End it with every connection that it serves: a session's process is in a session of its own."""
+        if self.process is None:
+            return
+        for child in descendants(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, 9)
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
+        self.process = None
+
+
+@contextlib.asynccontextmanager
+async def sshd(folder: Path, *, extra: str = "") -> AsyncIterator[Sshd]:
+    """An sshd for a block. `extra` goes into its configuration."""
+    server = Sshd(folder, _prepare(folder, extra))
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+def _prepare(folder: Path, extra: str) -> int:
+    """Make keys and configuration; return the port."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for name in ("host", "key"):
+        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
+        subprocess.run(argv, check=True, timeout=30)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    (folder / "authorized_keys").write_text((folder / "key.pub").read_text())
+    (folder / "authorized_keys").chmod(0o600)
+    host_key = " ".join((folder / "host.pub").read_text().split()[:2])
+    (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {host_key}\n")
+    if os.geteuid() == 0:
+        # Where it drops privileges to; the package's start script makes it.
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    (folder / "sshd_config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\n"
+        f"AuthorizedKeysFile {folder}/authorized_keys\nStrictModes no\nUsePAM no\nPermitRootLogin yes\n"
+        "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPrintMotd no\n"
+        # Off by default, and a test opens more than ten connections at once.
+        f"MaxStartups 100:30:200\nMaxSessions 100\n{extra}\n"
+    )
+    return port

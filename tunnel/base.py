@@ -1,0 +1,41 @@
+"""What every tunnel is: opened once, then a public URL, until it is closed or lost."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class Local(msgspec.Struct, frozen=True, kw_only=True):
+    """The listener that is to be reached: the data plane's, never another."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """Its address on this machine."""
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+
+class Tunnel(Protocol):
+    """One way from outside to a listener. Opened at most once; after a loss another takes its place."""
+
+    @property
+    def kind(self) -> str:
+        """The word that describes such a one: `direct`, `custom`, `gradio`, `ssh`."""
+
+    @property
+    def name(self) -> str:
+        """What people call it: kind and where to, without secrets."""
+
+    async def open(self, local: Local) -> str:
+        """Open it, and return its public URL, without a slash at its end. Raises `TunnelError`, within its time."""
+
+    @property
+    def ended(self) -> str | None:
+        """Why it carries no more (its program ended), a sentence; None while nothing is known against it."""
+
+    async def close(self) -> None:
+        """Close it, and leave no process behind; a second time does nothing."""

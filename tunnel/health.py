@@ -1,0 +1,67 @@
+"""Whether a public URL leads to this very process: `GET /healthz` through it must show our nonce.
+
+Any other answer is worse than none. A URL that somebody else's server answers would take agents' traffic, and a page of
+a tunnel's own ("this share link has expired") is a 200 as often as not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection
+
+import aiohttp
+
+from tunnel.errors import TunnelError
+
+PROBE_S = 10.0
+"""Limit of one probe, whole."""
+
+MOST_BYTES = 65_536
+"""Of an answer; ours has some 60."""
+
+
+class Prober:
+    """Asks public URLs. Close it when it is not needed any more."""
+
+    def __init__(self, nonces: Collection[str], *, limit_s: float = PROBE_S, trust_env: bool = False) -> None:
+        """`nonces` are those of the processes behind the listener; proxy variables count with `trust_env` alone."""
+        self._nonces = frozenset(nonces)
+        self._limit_s = limit_s
+        self._trust_env = trust_env
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Close its connections; a second time does nothing."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def probe(self, url: str) -> None:
+        """Return when the URL leads here. Raises `TunnelError` saying what it does instead."""
+        if self._session is None:
+            # A new connection for each probe: a kept one would go on through a tunnel that takes no new ones.
+            self._session = aiohttp.ClientSession(
+                trust_env=self._trust_env, connector=aiohttp.TCPConnector(force_close=True)
+            )
+        try:
+            async with asyncio.timeout(self._limit_s):
+                async with self._session.get(f"{url}/healthz", allow_redirects=False) as answer:
+                    text = await answer.content.read(MOST_BYTES)
+                    status = answer.status
+        except TimeoutError:
+            raise TunnelError(
+                f"{url} takes connections and carries nothing: no answer within {self._limit_s:g} s"
+            ) from None
+        except aiohttp.ClientConnectorDNSError:
+            raise TunnelError(f"{url} can't be looked up: its name is not known") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise TunnelError(f"{url} can't be reached: {error or type(error).__name__}") from None
+        if status != 200:
+            raise TunnelError(f"{url} answers {status} where this Treering would answer 200")
+        try:
+            nonce = json.loads(text)["nonce"]
+        except (ValueError, KeyError, TypeError):
+            raise TunnelError(f"{url} is answered by something that is no Treering") from None
+        if nonce not in self._nonces:
+            raise TunnelError(f"{url} leads to another Treering, not to this one")
