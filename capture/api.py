@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from capture import answers, exports, guard, resume
+from capture import answers, bulk, clock, exports, guard, parquet, resume
 from capture.errors import ClientError
 from capture.settings import parse_address
 from capture.store.base import Entry, Exchange, Query
@@ -138,7 +138,7 @@ class _Api:
 
     async def graph(self, request: web.Request) -> web.StreamResponse:
         answers.query(request, {})
-        return await self._shaped(request, await self._graph(request), view.graph_json)
+        return await self._shaped(request, await self._graph(request), lambda of: view.graph_json(of, now=clock.now()))
 
     async def findings(self, request: web.Request) -> web.StreamResponse:
         answers.query(request, {})
@@ -266,7 +266,7 @@ class _Api:
 
     async def _rollout(self, entry: Entry) -> dict[str, Any]:
         graph = await self._appliance.rollouts.graph(entry.rollout.id)
-        return view.rollout_json(graph.rollout, graph)
+        return view.rollout_json(graph.rollout, graph, now=clock.now())
 
     async def _shaped(self, request: web.Request, graph: Graph, shape: Callable[[Graph], Any]) -> web.StreamResponse:
         """Shape and encode off the loop: a long rollout takes tens of milliseconds, and calls are relayed there."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar, cast
 
-from capture import admission, clock
+from capture import admission, clock, limits
 from capture.dialects.base import NO_TARGET, Dialect, Earlier, Target
 from capture.draft import Draft
 from capture.engines.base import Inquirer
@@ -84,6 +84,7 @@ class Calls:
         if live.sealed:
             # Closed while the body was read: a call now would come behind the end.
             raise unknown_key()
+        live.first_call_at = live.first_call_at or started_at
         # Both at once, so that numbers and places in time never disagree.
         arrived, n = live.tick(), live.arrive(request.choices if request else 1)
         draft = Draft(
@@ -207,6 +208,23 @@ class Calls:
         if (spool := draft.spool()) is not None:
             self._store.spool(draft.live.id, draft.n, spool)
 
+    def reserve(self, draft: Draft) -> str | None:
+        """Take a call's place under its rollout's limits; return the limit that leaves none, by name."""
+        assert draft.request is not None
+        limit = draft.live.reserve(draft.dialect, draft.request.messages)
+        draft.reserved = limit is None
+        return limit
+
+    def time_limit_s(self, draft: Draft) -> float | None:
+        """Return the seconds after which a call that begins now is to be broken off, None for never."""
+        live = draft.live
+        return limits.cut_after_s(live.entry.rollout.limits, live.first_call_at)
+
+    async def cut(self, draft: Draft) -> None:
+        """Note that a limit broke a call off whose agent has part of its reply."""
+        assert draft.cut_by is not None
+        await self._rollouts.stop(draft.live, draft.n, draft.cut_by)
+
     async def stop(self, draft: Draft, dialect: Dialect, limit: str) -> tuple[str, bytes]:
         """Answer a call at a limit; return content type and body of the last reply.
 
@@ -256,6 +274,7 @@ class Calls:
             live.end(draft.n)
         for record in records:
             live.keep(record.call.n, prompt, record.call.sampled_ids)
+            live.note(record.call)
         if records[0].call.id is not None and records[0].call.status == "complete":
             live.replies[records[0].call.id] = records[0].call.n
         missing = [*(reader.undecoded if reader is not None else ()), *filter(None, [request and request.undecoded])]

@@ -62,6 +62,8 @@ class Draft:
         # An end that didn't come from the engine's reply.
         self.failure: tuple[Status, TreeringError] | None = None
         self.stop_reply: tuple[str, bytes] | None = None
+        # The limit that broke it off while it ran.
+        self.cut_by: str | None = None
         self.ended_ms: float | None = None
         # What the choices brought in all, once the call has ended: asked for several times, and dear to put together.
         self._brought: list[Choice] | None = None
@@ -160,7 +162,7 @@ class Draft:
         return Call(
             n=self.n + choice.index,
             choice=choice.index,
-            id=reader.reply_id if reader is not None else self.stop_reply[0] if self.stop_reply else None,
+            id=self.stop_reply[0] if self.stop_reply else reader.reply_id if reader is not None else None,
             status=status,
             delivered=delivered,
             arrived=self.arrived,

@@ -4,20 +4,20 @@ Made from the store with its first call and dropped when it closes, so a restart
 counter and the limits are read off the stored calls.
 
 Rule 1: a call's number and its place in time are given out on arrival, on the loop, without awaiting.
-Rule 2: a place under `max_calls` is reserved on arrival and given back if the call is not sampled, so that calls which
-run at once can't exceed the limit together.
+Rule 2: a call's place under the limits is taken on arrival, and given back if the call is not sampled, so that calls
+which run at once can't exceed `max_calls` together. What the limits mean is `capture.limits`' business.
 Rule 3: the trie holds committed calls only, since a stored prompt may lean on nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from capture import clock
+from capture import clock, limits
 from capture.admission import Rules
-from capture.store.base import Delta, Entry
-from graph.records import Call, IntArray
+from capture.store.base import Delta, Entry, Spent
+from graph.records import Call, IntArray, Message
 from graph.tokens import Trie
 
 
@@ -40,15 +40,24 @@ class Live:
         self._tick = 0
         self._sampled = 0
         self._reserved = 0
-        self.stops = entry.rollout.stopped.stops if entry.rollout.stopped else 0
+        # Sampled tokens, and those of prompts that no earlier call had, over ended calls.
+        self._new_tokens = 0
+        self.first_call_at: str | None = entry.rollout.first_call_at
+        # Looked into under that limit alone.
+        self.prompts = limits.Prompts() if "max_prompt_tokens" in entry.rollout.limits else None
+        # How the rollout met a limit, as of the latest call that did, and how many have.
+        self.stopped = entry.rollout.stopped
+        self.stops = self.stopped.stops if self.stopped else 0
         for call in calls:
             self.keep(call.n, call.prompt_ids, call.sampled_ids)
+            self.note(call)
             if call.id is not None and call.status == "complete" and call.choice == 0:
                 self.replies[call.id] = call.n
             self._next = max(self._next, call.n + 1)
             self._tick = max(self._tick, call.arrived + 1, (call.ended or 0) + 1)
             self._sampled += call.choice == 0 and call.status not in ("error", "stopped")
             self.last_call_at = max(self.last_call_at or "", call.started_at)
+            self.first_call_at = min(self.first_call_at or call.started_at, call.started_at)
 
     def __repr__(self) -> str:
         return f"<Live {self.id} next={self._next} running={sorted(self.running)} sampled={self._sampled}>"
@@ -82,13 +91,26 @@ class Live:
         self._next += max(1, choices)
         return first
 
-    def reserve(self) -> bool:
-        """Reserve a sampled call's place under `max_calls`; False when none is left."""
-        limit = self.entry.rollout.limits.get("max_calls")
-        if limit is not None and self._sampled + self._reserved >= limit:
-            return False
+    def reserve(self, dialect: str = "", messages: Sequence[Message] = ()) -> str | None:
+        """Take a sampled call's place; return the limit that leaves none, by name, and take none then.
+
+        `messages` are the request's, in its dialect: they say which conversation it goes on with.
+        """
+        if self.entry.rollout.limits:
+            prompt = self.prompts.of(dialect, messages) if self.prompts is not None else None
+            if (limit := limits.judge(self.entry.rollout.limits, self.spent(), prompt=prompt)) is not None:
+                return limit
         self._reserved += 1
-        return True
+        return None
+
+    def spent(self) -> Spent:
+        """Return what is spent, as a call that arrives now sees it."""
+        return Spent(
+            sampled=self._sampled,
+            running=self._reserved + 1,
+            new_tokens=self._new_tokens,
+            first_call_at=self.first_call_at,
+        )
 
     def settle(self, *, sampled: bool) -> None:
         """Turn a reserved place into a used one, or give it back."""
@@ -126,10 +148,21 @@ class Live:
         return None if found.holder is None else Delta(holder=found.holder, shared=found.shared)
 
     def keep(self, n: int, prompt: IntArray | None, sampled: IntArray | None) -> None:
-        """Add a committed call's ids to the trie."""
+        """Add a committed call's ids to the trie, and what of them is new to what is spent."""
         if prompt is not None and sampled is not None:
             self._resting = False
-            self.trie.insert(n, prompt, sampled)
+            shared = self.trie.insert(n, prompt, sampled).shared
+            self._new_tokens += max(0, len(prompt) - shared) + len(sampled)
+
+    def note(self, call: Call) -> None:
+        """Note of a committed call what limits look at and `keep` doesn't show."""
+        if call.sampled_ids is None or call.prompt_ids is None:
+            # The engine gave none, or half of them: its own count is all that is known.
+            known = call.usage_sampled if call.sampled_ids is None else len(call.sampled_ids)
+            self._new_tokens += known or 0
+        if self.prompts is not None:
+            length = call.usage_prompt if call.prompt_ids is None else len(call.prompt_ids)
+            self.prompts.note(call.dialect, call.messages, call.reply, length)
 
     def _wake(self) -> None:
         self.changed.set()

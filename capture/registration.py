@@ -15,12 +15,11 @@ import msgspec
 
 from capture import clock
 from capture.admission import PINNABLE
+from capture.keys import PREFIX, RANDOM_BYTES, digest
+from capture.limits import fault
 from capture.errors import ClientError
 from capture.store.base import Entry, Registration
 from graph.records import Rollout
-
-LIMITS = ("max_calls", "max_output_tokens")
-"""The limits that are enforced; a limit that is not is refused rather than ignored."""
 
 MAX_TOGETHER = 4096
 """Rollouts in one registration: a group is tens, a batch a few thousand; all of them are added in one transaction."""
@@ -197,10 +196,8 @@ def _check(new: New, place: Place) -> None:
         if not isinstance(value, wanted) or (isinstance(value, bool) and name != "seed_exact"):
             raise _invalid(f"`sampling.{name}` has the wrong type")
     for name, limit in new.limits.items():
-        if name not in LIMITS:
-            raise _invalid(f"`limits.{name}` is not enforced here; these are: {', '.join(LIMITS)}")
-        if limit is not None and (limit < 1 or limit != int(limit)):
-            raise _invalid(f"`limits.{name}` must be a whole number of at least 1")
+        if (wrong := fault(name, limit)) is not None:
+            raise _invalid(wrong)
     wanted_tier = new.require_tier
     if wanted_tier == "train" and place.tier != "train":
         raise ClientError(

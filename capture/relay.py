@@ -52,15 +52,19 @@ async def serve(
     body = await read_body(incoming, max_body)
     headers = list(incoming.headers.items())
     draft = await calls.arrive(live, dialect, body, headers, target=target)
-    if not live.reserve():
-        kind, reply = await calls.stop(draft, dialect, "max_calls")
-        return web.Response(body=reply, headers={"Content-Type": kind})
-    draft.reserved = True
-    to_engine = await calls.admit(draft, dialect, headers)
-    handler = asyncio.current_task()
-    assert handler is not None
-    calls.begin(draft, handler.cancel)
-    return await _Relay(calls, incoming, draft, keep_alive=dialect.bears_comments).run(to_engine)
+    limit = calls.reserve(draft)
+    if limit is None:
+        to_engine = await calls.admit(draft, dialect, headers)
+        handler = asyncio.current_task()
+        assert handler is not None
+        calls.begin(draft, handler.cancel)
+        response = await _Relay(calls, incoming, draft, keep_alive=dialect.bears_comments).run(to_engine)
+        if response is not None:
+            return response
+        limit = draft.cut_by
+    assert limit is not None
+    kind, reply = await calls.stop(draft, dialect, limit)
+    return web.Response(body=reply, headers={"Content-Type": kind})
 
 
 async def forward(calls: Calls, incoming: web.Request, live: Live, path: str, *, max_body: int) -> web.StreamResponse:
@@ -110,10 +114,18 @@ class _Relay:
         # The answer's body, where it had to be looked at first.
         self._body: bytes | None = None
         self._concluding: asyncio.Task[StoreError | None] | None = None
+        # The agent has the reply's head.
+        self._begun = False
+        self._handler = asyncio.current_task()
 
-    async def run(self, headers: list[tuple[str, str]]) -> web.StreamResponse:
-        """Carry the call to its end; whatever happens, its record is written and the engine is let go."""
+    async def run(self, headers: list[tuple[str, str]]) -> web.StreamResponse | None:
+        """Carry the call to its end; whatever happens, its record is written and the engine is let go.
+
+        None when a limit broke it off before anything went out: its record, and what the agent gets, are still due.
+        """
         engine = None
+        after = self._calls.time_limit_s(self._draft)
+        timer = None if after is None else asyncio.get_running_loop().call_later(after, self._expire)
         try:
             try:
                 engine = await self._send(headers)
@@ -130,14 +142,33 @@ class _Relay:
                 return await self._stream(self._answer)
             return await self._whole(self._answer)
         except asyncio.CancelledError:
+            if self._draft.cut_by is not None and not self._begun and self._is_cut_alone():
+                self._recorder.stopped(f"the rollout's limit {self._draft.cut_by} is reached")
+                if self._answer is not None:
+                    self._answer.close()
+                return None
             # The agent hung up, or the rollout was cut, or the server stops.
             self._let_go()
             raise
         finally:
+            if timer is not None:
+                timer.cancel()
             if engine is not None:
                 engine.in_flight -= 1
             if self._answer is not None and self._concluding is not None:
                 self._answer.close()
+
+    def _expire(self) -> None:
+        """Break the call off: its rollout's time is over."""
+        if self._concluding is None and not self._recorder.finish_seen:
+            self._draft.cut_by = "deadline_s"
+            assert self._handler is not None
+            self._handler.cancel()
+
+    def _is_cut_alone(self) -> bool:
+        """Take the limit's cancellation back; False when the agent has gone too."""
+        assert self._handler is not None
+        return self._handler.uncancel() == 0 and not self._gone
 
     async def _send(self, headers: list[tuple[str, str]]) -> Engine:
         """Send the request to the first engine that takes it; return that engine. Raises `EngineError`."""
@@ -170,6 +201,7 @@ class _Relay:
             response.headers["Content-Type"] = self._draft.translator.stream_type
         try:
             await response.prepare(self._incoming)
+            self._begun = True
             try:
                 await self._relay_to_finish(answer, response)
             except _CUT as error:
@@ -280,6 +312,9 @@ class _Relay:
             if self._recorder.finish_seen and self._answer is not None:
                 await self._read_tail(self._answer)
                 self._answer.close()
+            elif self._draft.cut_by is not None:
+                self._recorder.stopped(f"the rollout's limit {self._draft.cut_by} is reached")
+                await self._calls.cut(self._draft)
             else:
                 self._recorder.hang_up()
             await self._conclude(delivered=False)

@@ -87,12 +87,12 @@ class Rollouts:
     async def stop(self, live: Live, n: int, limit: str) -> bool:
         """Note that a call met a limit; True while the agent is to get a last reply, False when an error is due."""
         live.stops += 1
-        before = live.entry.rollout.stopped
-        stopped = Stop(limit=limit, at_call=before.at_call if before else n, stops=live.stops)
-        entry = await self._store.change(live.id, {"stopped": stopped})
+        stops, before = live.stops, live.stopped
+        live.stopped = Stop(limit=limit, at_call=before.at_call if before else n, stops=stops)
+        entry = await self._store.change(live.id, {"stopped": live.stopped})
         if entry is not None:
             live.entry = entry
-        return live.stops <= STOPS_BEFORE_REFUSAL
+        return stops <= STOPS_BEFORE_REFUSAL
 
     def lost(self, live: Live, n: int) -> None:
         """Note that a call could not be stored: its rollout is incomplete for ever, and the call is named."""

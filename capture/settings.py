@@ -185,7 +185,8 @@ TABLE: tuple[Setting, ...] = (
         default={},
         metavar="KEY=VALUE",
         repeatable=True,
-        help="Limits for rollouts that give none themselves: max_calls=N, max_output_tokens=N.",
+        help="Limits for rollouts that give none themselves: max_calls, max_output_tokens, max_total_tokens, "
+        "max_prompt_tokens, deadline_s.",
     ),
     Setting(
         name="shutdown_timeout",

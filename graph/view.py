@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from graph import transitions
+from graph.budget import budget_left
 from graph.graph import Graph
 from graph.records import FORMAT_VERSION, Call, Conversation, Finding, Rollout
 
@@ -29,12 +30,12 @@ DRAWN_WITH = (
 """What tokens are drawn with: null where a request didn't say, for the engine's default is not known here."""
 
 
-def graph_json(graph: Graph) -> dict[str, Any]:
-    """Return the whole graph: rollout, calls, conversations, forks, findings, drift."""
+def graph_json(graph: Graph, *, now: str | None = None) -> dict[str, Any]:
+    """Return the whole graph: rollout (as of `now`), calls, conversations, forks, findings, drift."""
     forest = graph.forest
     return {
         "version": FORMAT_VERSION,
-        "rollout": rollout_json(graph.rollout, graph),
+        "rollout": rollout_json(graph.rollout, graph, now=now),
         "calls": [call_json(graph, n) for n in sorted(forest.calls)],
         "conversations": [_conversation(found) for found in graph.conversations],
         "forks": [
@@ -102,8 +103,11 @@ def status(graph: Graph, n: int) -> str:
     return "undelivered" if call.status == "complete" and graph.forest.delivered(n) is False else call.status
 
 
-def rollout_json(rollout: Rollout, graph: Graph) -> dict[str, Any]:
-    """Return a rollout's summary, with the counts that its graph gives."""
+def rollout_json(rollout: Rollout, graph: Graph, *, now: str | None = None) -> dict[str, Any]:
+    """Return a rollout's summary, with the counts that its graph gives.
+
+    `now` (ISO 8601) is the time up to which an open rollout's deadline is counted; by default that of its last call.
+    """
     forest = graph.forest
     calls = [call for _, call in sorted(forest.calls.items())]
     return {
@@ -137,17 +141,8 @@ def rollout_json(rollout: Rollout, graph: Graph) -> dict[str, Any]:
         "first_call_at": rollout.first_call_at,
         "last_call_at": rollout.last_call_at,
         "closed_at": rollout.closed_at,
-        "budget_left": budget_left(rollout, calls),
+        "budget_left": budget_left(rollout, calls, prompt_ids=forest.prompt_ids, main=graph.calls_of("main"), now=now),
     }
-
-
-def budget_left(rollout: Rollout, calls: list[Call]) -> dict[str, float]:
-    """Return what is left of the limits that are counted: of `max_calls`, sampled calls of every role, running ones
-    included; errors and stops are none, and the choices of one request are one."""
-    if "max_calls" not in rollout.limits:
-        return {}
-    used = sum(call.status not in {"error", "stopped"} and call.choice == 0 for call in calls)
-    return {"max_calls": max(0, rollout.limits["max_calls"] - used)}
 
 
 def findings_json(graph: Graph) -> list[dict[str, Any]]:

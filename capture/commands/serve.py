@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
-from capture import logs
+from capture import limits, logs
 from capture.admission import PINNABLE
 from capture.app import Appliance
 from capture.cli import Given
@@ -78,7 +78,7 @@ def read_rules(path: str) -> Rules:
 
 def check_defaults(settings: Settings) -> None:
     """Check the names of pinned values and limits, which the table of settings doesn't know. Raises `UsageError`."""
-    for flag, given, known in (("--sampling", settings.sampling, PINNABLE), ("--limits", settings.limits, LIMITS)):
+    for flag, given, known in (("--sampling", settings.sampling, PINNABLE), ("--limits", settings.limits, limits.NAMES)):
         for name in given:
             if name not in known:
                 raise UsageError(f"{flag}: unknown {name}{nearest(name, known)}", hint=f"known: {', '.join(known)}")
@@ -86,6 +86,9 @@ def check_defaults(settings: Settings) -> None:
 
 def run(work: Coroutine[Any, Any, int]) -> int:
     """Run `work` on a loop of the fastest kind that there is."""
+    for name, value in settings.limits.items():
+        if (wrong := limits.fault(name, value)) is not None:
+            raise UsageError(f"--limits: {wrong.removeprefix('`limits.').replace('`', '', 1)}")
     with asyncio.Runner(loop_factory=_loop()) as runner:
         return runner.run(work)
 

@@ -55,7 +55,7 @@ class Desk:
 
     async def begin(self, live: Live, **asked: Any) -> Draft:
         draft = await self.arrive(live, **asked)
-        draft.reserved = live.reserve()
+        assert self.calls.reserve(draft) is None
         await self.calls.admit(draft, CHAT, HEADERS)
         self.calls.begin(draft, lambda: None)
         return draft
@@ -140,7 +140,7 @@ async def test_media_by_url_are_refused_recorded_and_noted(desk: Desk) -> None:
     live = await desk.live(allow=["x-request-id"])
     part = {"type": "image_url", "image_url": {"url": "http://h/x.png"}}
     draft = await desk.arrive(live, messages=[{"role": "user", "content": [part]}])
-    draft.reserved = live.reserve()
+    assert desk.calls.reserve(draft) is None
     with pytest.raises(ClientError, match="URL"):
         await desk.calls.admit(draft, CHAT, HEADERS)
     (notice,) = await desk.store.notices(live.id)
@@ -173,7 +173,7 @@ async def test_a_call_that_cannot_be_stored_is_named_and_its_place_is_used(
     assert isinstance(await desk.calls.conclude(draft), StoreError)
     assert desk.rollouts.owed
     assert live.running == {}
-    assert not live.reserve()
+    assert live.reserve() == "max_calls"
     assert live.delta(_ids(PROMPT)) is None
 
 

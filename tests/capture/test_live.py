@@ -46,12 +46,12 @@ async def test_a_request_for_no_choice_still_takes_a_number() -> None:
 
 async def test_places_are_reserved_used_and_given_back() -> None:
     live = Live(entry(limits={"max_calls": 2}), [])
-    assert [live.reserve(), live.reserve(), live.reserve()] == [True, True, False]
+    assert [live.reserve(), live.reserve(), live.reserve()] == [None, None, "max_calls"]
     live.settle(sampled=False)
-    assert live.reserve()
+    assert live.reserve() is None
     live.settle(sampled=True)
     live.settle(sampled=True)
-    assert not live.reserve()
+    assert live.reserve() == "max_calls"
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ async def test_places_are_reserved_used_and_given_back() -> None:
 )
 async def test_only_sampled_requests_count_after_a_restart(stored: list[Call], left: int) -> None:
     live = Live(entry(limits={"max_calls": 3}), stored)
-    assert [live.reserve() for _ in range(left + 1)] == [True] * left + [False]
+    assert [live.reserve() for _ in range(left + 1)] == [None] * left + ["max_calls"]
 
 
 async def test_without_a_limit_there_is_always_a_place() -> None:
     live = Live(entry(), [])
-    assert all(live.reserve() for _ in range(1000))
+    assert not any(live.reserve() for _ in range(1000))
 
 
 async def test_a_prompt_leans_on_a_committed_call_alone() -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
+from graph.budget import budget_left
 from graph.records import Stop
-from graph.view import budget_left, call_json, findings_json, graph_json, rollout_json
+from graph.view import call_json, findings_json, graph_json, rollout_json
 from tests.graph.tape import Tape, assistant, result, user
 
 
