@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from capture import api, logs, paths, relay
+from capture import api, guard, keys, listener, logs, paths, relay
 from capture.calls import Calls
 from capture.client import find_key
 from capture.dialects.base import Dialect, Target
@@ -24,12 +24,14 @@ from capture.dialects.messages import Messages
 from capture.dialects.responses import Responses, retrieved
 from capture.errors import CaptureError, ClientError, TreeringError, UsageError
 from capture.fleet import Fleet
+from capture.gate import Gate
 from capture.live import Live
 from capture.onboarding import given_engines, onboard, scripted_engine
 from capture.registration import Defaults, Place
 from capture.rollouts import Rollouts
 from capture.settings import Settings, is_loopback, key_path, parse_address
 from capture.store import open_store
+from capture.store.base import Store
 from capture.tasks import spawn
 from capture.upstream import HEADER_LIMIT, Engine
 
@@ -52,13 +54,14 @@ _log = logging.getLogger("treering")
 class Appliance:
     """One running Treering."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, store: Store | None = None) -> None:
+        """`store` is the one to use in place of that of the settings; not yet opened."""
         self.settings = settings
         self.nonce = secrets.token_hex(16)
         self.admin_key: str | None = None
         self.data_url = ""
         self.control_url = ""
-        self.store = open_store(settings.store, durability=settings.durability)
+        self.store = store or open_store(settings.store, durability=settings.durability)
         spoken: tuple[Dialect, ...] = (Chat(), Completions(), Responses(), Messages(), Gemini())
         self.dialects = {dialect.name: dialect for dialect in spoken}
         self.fleet: Fleet
@@ -67,6 +70,7 @@ class Appliance:
             place=self._place,
             defaults=Defaults(sampling=settings.sampling, limits=settings.limits),
         )
+        self._gate = Gate(self.rollouts)
         self._scripted: list[ScriptedEngine] = []
         self._watches: list[asyncio.Task[None]] = []
         self._calls: Calls
@@ -98,9 +102,8 @@ class Appliance:
                 log=logs.call_line,
             )
             self.admin_key = self._find_admin_key()
-            self.data_url = await self._listen(self._data_app(), self.settings.listen)
-            self.control_url = await self._listen(self._control_app(), self.settings.admin_listen)
-            self._watches = [
+            await self._open_planes()
+            self._watches += [
                 spawn(self.fleet.watch(), name="watch the engines"),
                 spawn(self.rollouts.watch(), name="watch rollouts at rest"),
             ]
@@ -192,9 +195,23 @@ class Appliance:
 
     # The listeners
 
+    async def _open_planes(self) -> None:
+        self.data_url = await self._listen(await self._data_runner(), self.settings.listen)
+        await self._open_control_plane()
+
+    async def _open_control_plane(self) -> None:
+        runner = await self._runner(self._control_app(), refuse=guard.refusal)
+        self.control_url = await self._listen(runner, self.settings.admin_listen)
+
+    async def _data_runner(self) -> web.AppRunner:
+        return await self._runner(
+            self._data_app(), refuse=lambda error: relay.error_response(error, self.dialects["chat"])
+        )
+
     def _control_app(self) -> web.Application:
         app = web.Application(middlewares=api.middlewares(self), client_max_size=64 * 2**20)
         app.add_routes(api.routes(self))
+        app.on_response_prepare.append(guard.protect)
         return app
 
     def _data_app(self) -> web.Application:
@@ -203,10 +220,11 @@ class Appliance:
         app.on_response_prepare.append(_no_additions)
         return app
 
-    async def _listen(self, app: web.Application, address: str) -> str:
-        host, port = parse_address(address)
-        runner = web.AppRunner(
+    async def _runner(self, app: web.Application, *, refuse: listener.Refuse) -> web.AppRunner:
+        """Make ready to serve an application; it is cleaned up with the appliance."""
+        runner = listener.Runner(
             app,
+            refuse=refuse,
             access_log=None,
             handler_cancellation=True,
             keepalive_timeout=KEEPALIVE_S,
@@ -216,6 +234,10 @@ class Appliance:
         )
         await runner.setup()
         self._runners.append(runner)
+        return runner
+
+    async def _listen(self, runner: web.AppRunner, address: str) -> str:
+        host, port = parse_address(address)
         try:
             await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
         except OSError as error:
@@ -223,9 +245,7 @@ class Appliance:
                 f"Can't listen on {address}: {error.strerror or error}.",
                 hint="Choose another port; 0 takes a free one.",
             ) from error
-        bound = runner.addresses[0][1]
-        shown = f"[{host}]" if ":" in host else "127.0.0.1" if host in ("", "0.0.0.0") else host  # noqa: S104  a comparison, not a bind
-        return f"http://{shown}:{bound}"
+        return shown_url(address, runner.addresses[0][1])
 
     async def _data(self, incoming: web.Request) -> web.StreamResponse:
         headers, path = incoming.headers, incoming.rel_url.raw_path
@@ -242,10 +262,14 @@ class Appliance:
             if route.kind == "health":
                 return web.json_response({"ok": True, "nonce": self.nonce})
             secret = paths.find_secret(headers, incoming.query_string, route)
-            live = await self.rollouts.admit(secret)
+            live = await self._gate.admit(secret, incoming.remote)
+            listener.prove(incoming)
             return await self._serve(incoming, live, route, dialect)
         except TreeringError as error:
-            return relay.error_response(error, dialect)
+            refusal = relay.error_response(error, dialect)
+            if error.status == 401 and error.retry_after_s is not None:
+                refusal.force_close()
+            return refusal
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception:  # noqa: BLE001  whatever it is, the agent gets an error in its dialect and the log the rest
@@ -282,7 +306,7 @@ class Appliance:
             return _json(dialect.model(self._card(route.target)))
         raise ClientError(
             "not_found",
-            f"{incoming.method} {incoming.path} is not served here.",
+            f"{incoming.method} {keys.masked(incoming.path)} is not served here.",
             hint="Treering serves the model routes that it can capture; --allow-path lets others through.",
             status=404,
         )
@@ -291,6 +315,13 @@ class Appliance:
         identity = self.fleet.first.identity
         length = identity.max_model_len if identity else None
         return {"id": name, "created": 0, "max_model_len": length}
+
+
+def shown_url(address: str, port: int) -> str:
+    """Return the URL of a listener on `address`, for people; `port` is the one that it got."""
+    host, _ = parse_address(address)
+    shown = f"[{host}]" if ":" in host else "127.0.0.1" if host in ("", "0.0.0.0") else host  # noqa: S104  a comparison, not a bind
+    return f"http://{shown}:{port}"
 
 
 def _json(body: bytes) -> web.Response:

@@ -6,31 +6,50 @@ Rules, in order:
    carries that site's name here, and is refused before any key is looked at.
 2. `Origin`, where there is one, must be this very listener: browsers send it, and no other site's page has business
    here.
-3. The admin key, compared in constant time, for every path but `/ready`, known or not: what exists is told to nobody
-   without it.
+3. The admin key, compared in constant time, for every path but `/health` and `/ready`, known or not: what exists is
+   told to nobody without it. Wrong keys are throttled by address; a right one is never refused (`capture.throttle`).
+4. Every answer says how a browser may treat it (`HEADERS`): one policy, the strictest that the page can live with.
 """
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import logging
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from capture import answers
+from capture import answers, keys, listener
 from capture.errors import CaptureError, ClientError, TreeringError
 from capture.settings import is_loopback
+from capture.throttle import Throttle
 
 _log = logging.getLogger("treering")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 OPEN_PATHS = ("/health", "/ready")
 """Answered without a key: load balancers and health checks ask, and they hold none."""
+
+HEADERS = {
+    # Our own files alone: no inline script or style, nothing of another site's, no frame around it, no form.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
+    "Cache-Control": "no-store",
+    "Treering-Version": answers.VERSION,
+    "Vary": "Accept, Accept-Encoding",
+}
+"""On every answer of the control plane: an agent's words are shown there, to someone who holds the admin key."""
 
 
 def errors() -> Middleware:
@@ -42,18 +61,27 @@ def errors() -> Middleware:
             response = await handler(request)
         except TreeringError as error:
             response = answers.failure(request, error)
+            if error.code == "too_many_wrong_keys":
+                response.force_close()
         except web.HTTPException as error:
             response = answers.failure(request, _routing(request, error))
         except Exception:  # noqa: BLE001 -- the edge: whatever it was is our fault, and the log alone says what
-            _log.exception("%s %s failed", request.method, request.path)
+            _log.exception("%s %s failed", request.method, keys.masked(request.path))
             unexpected = CaptureError("internal", "Treering failed at this request.", hint="Its log says more.")
             response = answers.failure(request, unexpected)
-        response.headers["Treering-Version"] = answers.VERSION
-        response.headers["Cache-Control"] = "no-store"
-        response.headers["Vary"] = "Accept, Accept-Encoding"
+        if not response.prepared:
+            response.headers.update(HEADERS)
         return response
 
     return middleware
+
+
+async def protect(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Put `HEADERS` on an answer, just before its head leaves (aiohttp's signal): on one that is streamed, too."""
+    del request
+    response.headers.update(HEADERS)
+    # aiohttp says here what we are made of, and in which version.
+    response.headers.popall("Server", None)
 
 
 def hosts(listen_host: str) -> Middleware:
@@ -84,25 +112,52 @@ def hosts(listen_host: str) -> Middleware:
 
 def admin_key(key: Callable[[], str | None]) -> Middleware:
     """Return the check of the admin key; `key` gives it, None when none is asked for."""
+    throttle = Throttle()
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         wanted = key()
-        if wanted is not None and request.path not in OPEN_PATHS:
+        if wanted is None:
+            listener.prove(request)
+        elif request.path not in OPEN_PATHS:
             scheme, _, shown = request.headers.get("Authorization", "").partition(" ")
             given = shown.strip() if scheme.lower() == "bearer" else ""
-            # Bytes: compare_digest takes no text beyond ASCII, and a caller may send any.
-            if not hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode()):
-                raise ClientError(
-                    "unauthorized",
-                    "The admin key is wrong." if given else "This request shows no admin key.",
-                    hint="Send Authorization: Bearer with the key of --admin-key-file, TREERING_ADMIN_KEY, or the file "
-                    "beside the store.",
-                    status=401,
-                )
+            if not keys.same(given, wanted):
+                raise _wrong_key(throttle, request.remote, shown=bool(given))
+            listener.prove(request)
         return await handler(request)
 
     return middleware
+
+
+def refusal(error: TreeringError) -> web.Response:
+    """Return an error's answer to what was no request: nothing is known of what the caller reads but JSON."""
+    form = {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
+    headers = {**HEADERS, **error.headers(), "Content-Type": "application/json"}
+    return web.Response(body=answers.encode(form, packed=False), status=error.status, headers=headers)
+
+
+def _wrong_key(throttle: Throttle, address: str | None, *, shown: bool) -> ClientError:
+    now = time.monotonic()
+    again_s = throttle.failed(address, now)
+    if again_s is None:
+        return ClientError(
+            "unauthorized",
+            "The admin key is wrong." if shown else "This request shows no admin key.",
+            hint="Send Authorization: Bearer with the key of --admin-key-file, TREERING_ADMIN_KEY, or the file "
+            "beside the store.",
+            status=401,
+        )
+    if failures := throttle.to_note(address, now):
+        _log.warning("%d requests from %s showed a wrong admin key, or none", failures, address or "a local socket")
+    error = ClientError(
+        "too_many_wrong_keys",
+        "Too many requests from this address showed a wrong admin key, or none.",
+        hint="A request with the right key is answered at once.",
+        status=429,
+    )
+    error.retry_after_s = again_s
+    return error
 
 
 def is_ours(host: str, listen_host: str) -> bool:
@@ -148,6 +203,9 @@ def _routing(request: web.Request, error: web.HTTPException) -> TreeringError:
         )
     if error.status == 404:
         return ClientError(
-            "not_found", f"There is nothing at {request.path[:200]}.", hint="docs/api.md lists the routes.", status=404
+            "not_found",
+            f"There is nothing at {keys.masked(request.path[:200])}.",
+            hint="docs/api.md lists the routes.",
+            status=404,
         )
     return ClientError("bad_request", error.reason or "The request can't be served.", status=error.status)

@@ -1,11 +1,10 @@
 """Registering rollouts: from a JSON body to entries for the store and the answer that shows their secrets. Pure.
 
-A secret is shown once and stored as its SHA-256; it has 256 random bits, so a plain hash is as strong as a slow one.
+A secret is shown once and stored as its SHA-256 (see `capture.keys`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 import secrets
 from datetime import timedelta
@@ -15,9 +14,9 @@ import msgspec
 
 from capture import clock
 from capture.admission import PINNABLE
+from capture.errors import ClientError
 from capture.keys import PREFIX, RANDOM_BYTES, digest
 from capture.limits import fault
-from capture.errors import ClientError
 from capture.store.base import Entry, Registration
 from graph.records import Rollout
 
@@ -86,10 +85,9 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     entry: Entry
     answer: dict[str, Any]
 
-
-def digest(secret: str) -> bytes:
-    """Return what is stored of a secret: its SHA-256, 32 bytes."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+    def __repr__(self) -> str:
+        # Not the answer: it holds the secrets.
+        return f"<Registered {self.entry.rollout.id}>"
 
 
 def read(body: Any) -> tuple[list[New], bool]:
@@ -126,8 +124,8 @@ def register(new: New, place: Place, defaults: Defaults, *, now: str, body: str)
     """
     _check(new, place)
     name = new.id or f"r-{secrets.token_hex(8)}"
-    secret = f"sk-treering-{secrets.token_urlsafe(32)}"
-    tools_secret = f"sk-treering-tools-{secrets.token_urlsafe(32)}"
+    secret = f"{PREFIX}{secrets.token_urlsafe(RANDOM_BYTES)}"
+    tools_secret = f"{PREFIX}tools-{secrets.token_urlsafe(RANDOM_BYTES)}"
     limits = {key: value for key, value in {**defaults.limits, **new.limits}.items() if value is not None}
     model = new.model or place.model
     rollout = Rollout(

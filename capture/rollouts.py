@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Literal
 
 import msgspec
 
-from capture import clock, registration
+from capture import clock, keys, registration
 from capture.errors import ClientError, StoreError
 from capture.graphs import Graphs
 from capture.live import Live
@@ -25,6 +26,9 @@ LOOK_EVERY_S = 30.0
 
 REST_AFTER_S = 60.0
 """Without a call, after which a rollout is at rest: agents run tools for seconds, rarely for minutes."""
+
+STRANGERS = 10_000
+"""Requests with a key that opens nothing, whose times are remembered for rollouts whose own agent never came."""
 
 STOPS_BEFORE_REFUSAL = 3
 """Replies that say "the limit is reached" before an agent that goes on gets an error instead."""
@@ -43,6 +47,7 @@ class Rollouts:
         self._graphs = Graphs(store)
         # Rollouts whose store lost a call, until the store has been told.
         self._lost: dict[str, list[int]] = {}
+        self._strangers: deque[str] = deque(maxlen=STRANGERS)
 
     # What the data plane asks
 
@@ -59,7 +64,7 @@ class Rollouts:
                 hint="Send the rollout's secret as the API key (Authorization: Bearer, x-api-key, …).",
                 status=401,
             )
-        digest = registration.digest(secret)
+        digest = keys.digest(secret)
         known = self._by_secret.get(digest)
         if known is None:
             found = await self._store.by_secret(digest)
@@ -84,8 +89,17 @@ class Rollouts:
             )
         return live
 
+    def knows(self, digest: bytes) -> bool:
+        """Say whether a secret's digest is known without asking the store."""
+        return digest in self._by_secret
+
+    def stranger(self) -> None:
+        """Note that a request showed a key that opens nothing."""
+        self._strangers.append(clock.now())
+
     async def stop(self, live: Live, n: int, limit: str) -> bool:
         """Note that a call met a limit; True while the agent is to get a last reply, False when an error is due."""
+        # Counted before anything is awaited: calls that meet it at once are told apart.
         live.stops += 1
         stops, before = live.stops, live.stopped
         live.stopped = Stop(limit=limit, at_call=before.at_call if before else n, stops=stops)
@@ -165,6 +179,12 @@ class Rollouts:
         """Return a page of rollouts."""
         return await self._store.page(query)
 
+    async def aside(self, name: str) -> graph.Graph:
+        """Return a rollout's graph that nobody keeps: for a pass over many. Raises `ClientError` 404."""
+        await self._store.flush()
+        entry = await self.entry(name)
+        return await Graphs(self._store).of(entry, lost=self._lost.get(name, ()))
+
     async def graph(self, name: str) -> graph.Graph:
         """Return a rollout's graph as it stands. Raises `ClientError` 404."""
         await self._store.flush()
@@ -213,6 +233,7 @@ class Rollouts:
                 cut()
             # What was cut still has its record to write; that takes a commit, not a reply.
             await self._drained(live, 5.0)
+        await self._tell_strangers(entry)
         changed = await self._store.change(name, {"state": "closed", "closed_at": clock.now()})
         if live is not None:
             self._forget(live)
@@ -344,7 +365,16 @@ class Rollouts:
         self._forget(live)
         return True
 
+    async def _tell_strangers(self, entry: Entry) -> None:
+        """Note the keys that opened nothing since a rollout began, if its own agent never came: it may hold one."""
+        came = sum(at >= entry.rollout.created_at for at in self._strangers)
+        if came and not await self._store.calls(entry.rollout.id, limit=1):
+            notice = Notice(code="unknown_secret_calls", at=clock.now(), data={"calls": came})
+            self._store.notice(entry.rollout.id, notice)
+
     async def _expire(self, name: str) -> Entry | None:
+        if (entry := await self._store.get(name)) is not None:
+            await self._tell_strangers(entry)
         self._store.notice(name, Notice(code="expired", at=clock.now()))
         return await self._store.change(name, {"state": "closed", "closed_at": clock.now()})
 

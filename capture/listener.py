@@ -1,0 +1,157 @@
+"""A listener: connections that may still prove whose they are, and the answer to what is no HTTP.
+
+Dull on purpose: aiohttp's own server, with three things changed.
+
+Rule 1: what is no HTTP is refused in our words. aiohttp's quote the line at fault, in the answer and in the log, and
+that line may be the one with the key in it.
+Rule 2: a connection is *proved* when a request on it showed a right key. Until then it gets `UNPROVED_S` to send a
+whole head, and again between two requests; afterwards it may idle for as long as agents do (`keepalive_timeout`).
+Rule 3: at most so many connections are unproved at once. When one more comes, the oldest idle one that had its time
+(`GRACE_S`) goes: sockets held open by whoever has no key push out each other, never an agent that was let in.
+
+Bodies have their own limit, where they are read: nothing here cuts a request that runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.web_protocol import RequestHandler
+
+from capture.errors import CaptureError, ClientError, TreeringError
+
+UNPROVED_S = 60.0
+"""A head is sent in milliseconds; an hour's patience (`keepalive_timeout`) is for agents that run tools."""
+
+MOST_UNPROVED = 4_096
+"""Unproved at once, or a quarter of the descriptors that the process may have, if that is less."""
+
+GRACE_S = 1.0
+"""No connection is pushed out younger than this: a batch of agents connects within a second and proves itself."""
+
+LOOKED_AT = 16
+"""Of the oldest, how many are looked at for one to push out."""
+
+Refuse = Callable[[TreeringError], web.Response]
+
+
+class Connection(RequestHandler):
+    """One connection."""
+
+    def __init__(self, door: Door, **options: Any) -> None:
+        self._proved_s: float = options.pop("keepalive_timeout")
+        super().__init__(door, keepalive_timeout=UNPROVED_S, **options)
+        self._door = door
+        self.since = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request runs on it."""
+        return self._current_request is None and not self._messages
+
+    def prove(self) -> None:
+        """Note that a request on this connection showed a right key."""
+        if self._keepalive_timeout != self._proved_s:
+            self._keepalive_timeout = self._proved_s
+            self._door.unproved.pop(self, None)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; count as unproved."""
+        super().connection_made(transport)
+        self.since = self._loop.time()
+        self._door.came(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """End."""
+        self._door.unproved.pop(self, None)
+        super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP, or what nobody caught, without a word of what was sent."""
+        del message
+        error: TreeringError
+        if status >= 500:
+            self.log_exception("a request failed outside of every handler", exc_info=exc)
+            error = CaptureError("internal", "Treering failed.", hint="Its log says where; please report it.")
+        elif isinstance(exc, LineTooLong):
+            error = ClientError(
+                "header_too_long", "A line of the request's head is too long.", hint="64 KiB are taken.", status=431
+            )
+        else:
+            error = ClientError("bad_request", "This is no request that HTTP/1.1 allows.", status=400)
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer is on its way already")
+        response = self._door.refuse(error)
+        # Not what we are made of, and in which version.
+        response.headers["Server"] = "treering"
+        response.force_close()
+        return response
+
+
+class Door(web.Server):
+    """Makes connections, and knows which are unproved, the oldest first."""
+
+    def __init__(self, handler: Any, *, refuse: Refuse, **options: Any) -> None:
+        super().__init__(handler, **options)
+        self.refuse = refuse
+        self.unproved: OrderedDict[Connection, None] = OrderedDict()
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.most_unproved = MOST_UNPROVED if soft == resource.RLIM_INFINITY else min(MOST_UNPROVED, soft // 4)
+
+    def __call__(self) -> Connection:
+        """Make a connection."""
+        return Connection(self, loop=self._loop, **self._kwargs)
+
+    def came(self, one: Connection) -> None:
+        """Take a new connection in; push the oldest idle one out if there are too many."""
+        self.unproved[one] = None
+        if len(self.unproved) <= self.most_unproved:
+            return
+        before = one.since - GRACE_S
+        for old in islice(self.unproved, LOOKED_AT):
+            if old.since <= before and old.idle:
+                del self.unproved[old]
+                old.force_close()
+                return
+
+
+class Runner(web.AppRunner):
+    """aiohttp's runner of an application, behind a `Door`."""
+
+    __slots__ = ("_refuse",)
+
+    def __init__(self, app: web.Application, *, refuse: Refuse, **options: Any) -> None:
+        """`refuse` shapes the answer to what is no HTTP; `options` are aiohttp's."""
+        super().__init__(app, **options)
+        self._refuse = refuse
+
+    async def _make_server(self) -> web.Server:
+        made = await super()._make_server()
+        options = dict(made._kwargs)  # noqa: SLF001 -- aiohttp has no other way
+        return Door(
+            made.request_handler,
+            refuse=self._refuse,
+            request_factory=made.request_factory,
+            handler_cancellation=made.handler_cancellation,
+            loop=asyncio.get_running_loop(),
+            **options,
+        )
+
+
+def prove(request: web.BaseRequest) -> None:
+    """Note that a request showed a right key."""
+    if isinstance(request.protocol, Connection):
+        request.protocol.prove()
