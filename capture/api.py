@@ -71,6 +71,7 @@ def routes(appliance: Appliance) -> list[web.RouteDef]:
         web.get("/rollouts/{id}/graph", api.graph),
         web.get("/rollouts/{id}/findings", api.findings),
         web.get("/rollouts/{id}/sequences", api.sequences),
+        web.get("/sequences", api.bulk),
         web.get("/rollouts/{id}/replay", api.replay),
         web.get("/rollouts/{id}/replay/{k}", api.seed),
         web.get("/rollouts/{id}/calls", api.calls),
@@ -150,14 +151,13 @@ class _Api:
         opened = asked.pop("open", False)
         wanted = exports.export(asked)
         graph = await self._graph(request)
-        if graph.rollout.state == "open" and not opened:
-            raise ClientError(
-                "rollout_open",
-                "This rollout is open: its sequences may still change.",
-                hint="Close it first, or ask with open=1.",
-                status=409,
-            )
-        return await self._shaped(request, graph, lambda of: exports.form(of, wanted))
+        if wanted.format == "parquet":
+            body = await asyncio.to_thread(lambda: parquet.whole(exports.form(graph, wanted, opened=opened)))
+            return web.Response(body=body, content_type=wanted.kind.content_type)
+        return await self._shaped(request, graph, lambda of: exports.form(of, wanted, opened=opened))
+
+    async def bulk(self, request: web.Request) -> web.StreamResponse:
+        return await bulk.serve(request, self._appliance.rollouts)
 
     async def calls(self, request: web.Request) -> web.StreamResponse:
         asked = answers.query(request, _CALLS)
@@ -220,7 +220,11 @@ class _Api:
         form: dict[str, Any] = {"rollout": await self._rollout(entry), "sequences": None}
         if wanted is not None:
             graph = await self._appliance.rollouts.graph(name)
-            form["sequences"] = await asyncio.to_thread(exports.form, graph, wanted)
+            try:
+                form["sequences"] = await asyncio.to_thread(exports.form, graph, wanted)
+            except ClientError as error:
+                # The rollout is closed all the same, and its caller must learn that.
+                form["refused"] = exports.told(error)
         return answers.answer(request, form)
 
     async def reward(self, request: web.Request) -> web.StreamResponse:
