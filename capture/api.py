@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from capture import answers, bulk, clock, exports, guard, parquet, resume
+from capture import answers, bulk, clock, exports, guard, mending, parquet, resume
 from capture.errors import ClientError
 from capture.settings import parse_address
 from capture.store.base import Entry, Exchange, Query
@@ -253,12 +253,13 @@ class _Api:
         answers.query(request, {})
         engines, store = self._appliance.fleet.engines, self._appliance.store
         await asyncio.gather(*(engine.check() for engine in engines))
+        broken = await mending.usable(store, self._appliance.rollouts)
         down = [f"{engine.name}: {engine.reason}" for engine in engines if not engine.healthy]
         # One that answers is enough: calls go to it.
         usable = len(down) < len(engines)
         parts: dict[str, dict[str, Any]] = {
             "engine": {"ok": usable, "reason": "; ".join(down) or None},
-            "store": {"ok": store.failure is None, "reason": store.failure},
+            "store": {"ok": broken is None, "reason": broken},
             "tunnel": {"ok": True, "reason": "no tunnel is set up"},
         }
         fine = all(part["ok"] for part in parts.values())

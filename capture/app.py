@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from capture import api, guard, keys, listener, logs, paths, relay
+from capture import api, guard, keys, listener, logs, mending, paths, relay
 from capture.calls import Calls
 from capture.client import find_key
 from capture.dialects.base import Dialect, Target
@@ -106,6 +106,7 @@ class Appliance:
             self._watches += [
                 spawn(self.fleet.watch(), name="watch the engines"),
                 spawn(self.rollouts.watch(), name="watch rollouts at rest"),
+                spawn(mending.watch(self.store, self.rollouts), name="watch a store that is down"),
             ]
         except BaseException:
             await self.close()
@@ -131,6 +132,8 @@ class Appliance:
         for scripted in self._scripted:
             await scripted.close()
         self._scripted.clear()
+        if (reason := await mending.mend(self.store, self.rollouts)) is not None:
+            _log.error("the store is down at the end: %s; the marks of lost calls go with this process", reason)
         await self.store.close()
 
     # Start-up

@@ -114,15 +114,16 @@ class Rollouts:
 
     async def tell_lost(self) -> None:
         """Write the marks of lost calls, if the store takes them again. Raises `StoreError` if it doesn't."""
-        for name, numbers in list(self._lost.items()):
+        for name in list(self._lost):
             entry = await self._store.change(name, {"incomplete": True})
-            if entry is not None:
+            # Several may tell at once; and a call may have been lost meanwhile, which is told with the others.
+            numbers = self._lost.pop(name, None)
+            if entry is not None and numbers is not None:
                 self._store.notice(
                     name, Notice(code="capture_incomplete", at=clock.now(), calls=tuple(numbers), data={})
                 )
                 if (live := self._live.get(name)) is not None:
                     live.entry = entry
-            del self._lost[name]
 
     @property
     def owed(self) -> bool:
