@@ -14,7 +14,7 @@ from capture.engines.base import Choice, Reader
 from capture.errors import TreeringError
 from capture.live import Live
 from capture.recorder import Recorder
-from capture.store.base import Delta, Exchange, Parts, Record, Spool
+from capture.store.base import Delta, Exchange, Parts, Record, Spent, Spool
 from capture.upstream import Engine
 from graph.records import Call, Status, Weights
 
@@ -57,6 +57,10 @@ class Draft:
         # The engine is being asked for the prompt's ids.
         self.inquiry: asyncio.Task[None] | None = None
         self.queued_ms: float | None = None
+        # The version of the engine's weights, as told, when the call began there and when it ended.
+        self.weights = Weights()
+        # What was spent when it arrived, where the store is shared and so the one to say.
+        self.spent: Spent | None = None
         # A place under the rollout's limit is held for it.
         self.reserved = False
         # An end that didn't come from the engine's reply.
@@ -117,10 +121,10 @@ class Draft:
         first = choices[0]
         return Spool(prompt_ids=self.reader.prompt_ids, sampled_ids=first.sampled_ids, logprobs=first.logprobs)
 
-    def records(self, *, ended: int, delivered: bool | None, delta: Delta | None) -> list[Record]:
+    def records(self, *, ended: int | None, delivered: bool | None, delta: Delta | None) -> list[Record]:
         """Return the ended call's records, one for each choice that brought anything, and at least one.
 
-        `ended` is a reading of the rollout's counter.
+        `ended` is a reading of the rollout's counter; None where the store gives it.
         """
         self.ended_ms = round((time.monotonic() - self.start) * 1000, 3)
         self._brought = self._choices()
@@ -186,7 +190,8 @@ class Draft:
             sampling_sent=self.admitted.sampling if self.admitted else {},
             constrained=request.constrained if request else (),
             repairs=(request.repairs if request else ()) + (self.admitted.repairs if self.admitted else ()),
-            weights=choice.weights or Weights(),
+            # What the engine says of its tokens counts before what was said of the engine.
+            weights=choice.weights or self.weights,
             hints=self.hints,
             started_at=self.started_at,
             queued_ms=self.queued_ms,

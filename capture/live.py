@@ -7,6 +7,9 @@ Rule 1: a call's number and its place in time are given out on arrival, on the l
 Rule 2: a call's place under the limits is taken on arrival, and given back if the call is not sampled, so that calls
 which run at once can't exceed `max_calls` together. What the limits mean is `capture.limits`' business.
 Rule 3: the trie holds committed calls only, since a stored prompt may lean on nothing else.
+
+Where the store is shared with other processes, it gives out numbers and places in time, and says what is spent
+(`arrived`); what is here is then a copy, which `capture.elsewhere` keeps up.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from capture import clock, limits
 from capture.admission import Rules
-from capture.store.base import Delta, Entry, Spent
+from capture.store.base import Arrival, Delta, Entry, Spent
 from graph.records import Call, IntArray, Message
 from graph.tokens import Trie
 
@@ -43,21 +46,22 @@ class Live:
         # Sampled tokens, and those of prompts that no earlier call had, over ended calls.
         self._new_tokens = 0
         self.first_call_at: str | None = entry.rollout.first_call_at
+        # The engine that served the last call, and how often that had been away by then.
+        self.engine: tuple[str, int] | None = None
         # Looked into under that limit alone.
         self.prompts = limits.Prompts() if "max_prompt_tokens" in entry.rollout.limits else None
         # How the rollout met a limit, as of the latest call that did, and how many have.
         self.stopped = entry.rollout.stopped
         self.stops = self.stopped.stops if self.stopped else 0
+        # Numbers of calls that other processes serve and whose end isn't known here, and since when they are known.
+        self.elsewhere: dict[int, float] = {}
+        self.catching = asyncio.Lock()
         for call in calls:
-            self.keep(call.n, call.prompt_ids, call.sampled_ids)
-            self.note(call)
-            if call.id is not None and call.status == "complete" and call.choice == 0:
-                self.replies[call.id] = call.n
-            self._next = max(self._next, call.n + 1)
-            self._tick = max(self._tick, call.arrived + 1, (call.ended or 0) + 1)
-            self._sampled += call.choice == 0 and call.status not in ("error", "stopped")
-            self.last_call_at = max(self.last_call_at or "", call.started_at)
-            self.first_call_at = min(self.first_call_at or call.started_at, call.started_at)
+            self.skip(call.n)
+            if call.status == "running":
+                self.elsewhere[call.n] = self.idle_since
+            else:
+                self.learn(call)
 
     def __repr__(self) -> str:
         return f"<Live {self.id} next={self._next} running={sorted(self.running)} sampled={self._sampled}>"
@@ -80,6 +84,38 @@ class Live:
             allow=frozenset(made.allow),
         )
 
+    @property
+    def top(self) -> int:
+        """The number that the next call gets, as far as is known here."""
+        return self._next
+
+    def learn(self, call: Call) -> None:
+        """Take in an ended call that was stored: by an earlier process, or by another one."""
+        self.keep(call.n, call.prompt_ids, call.sampled_ids)
+        self.note(call)
+        if call.id is not None and call.status == "complete" and call.choice == 0:
+            self.replies[call.id] = call.n
+        self._tick = max(self._tick, call.arrived + 1, (call.ended or 0) + 1)
+        self._sampled += call.choice == 0 and call.status not in ("error", "stopped")
+        self.last_call_at = max(self.last_call_at or "", call.started_at)
+        self.first_call_at = min(self.first_call_at or call.started_at, call.started_at)
+
+    def skip(self, n: int) -> None:
+        """Note that a number has been given out."""
+        self._next = max(self._next, n + 1)
+
+    def arrived(self, arrival: Arrival, choices: int) -> None:
+        """Take in what the store said when it gave a call its number."""
+        now = asyncio.get_running_loop().time()
+        mine = range(arrival.n, arrival.n + max(1, choices))
+        self.elsewhere.update(dict.fromkeys(range(self._next, arrival.n), now))
+        self.skip(mine[-1])
+        for n in mine:
+            # Another arrival of this process may have been told of first.
+            self.elsewhere.pop(n, None)
+        if arrival.entry.version >= self.entry.version:
+            self.entry = arrival.entry
+
     def tick(self) -> int:
         """Return the counter and move it on: order in time, for arrivals and ends alike."""
         self._tick += 1
@@ -91,14 +127,15 @@ class Live:
         self._next += max(1, choices)
         return first
 
-    def reserve(self, dialect: str = "", messages: Sequence[Message] = ()) -> str | None:
+    def reserve(self, dialect: str = "", messages: Sequence[Message] = (), *, spent: Spent | None = None) -> str | None:
         """Take a sampled call's place; return the limit that leaves none, by name, and take none then.
 
-        `messages` are the request's, in its dialect: they say which conversation it goes on with.
+        `messages` are the request's, in its dialect: they say which conversation it goes on with. `spent` is what the
+        store said on its arrival, where the store is shared.
         """
         if self.entry.rollout.limits:
             prompt = self.prompts.of(dialect, messages) if self.prompts is not None else None
-            if (limit := limits.judge(self.entry.rollout.limits, self.spent(), prompt=prompt)) is not None:
+            if (limit := limits.judge(self.entry.rollout.limits, spent or self.spent(), prompt=prompt)) is not None:
                 return limit
         self._reserved += 1
         return None
@@ -131,9 +168,13 @@ class Live:
 
     def rest(self, after_s: float) -> None:
         """Let go of spare room, once, when nothing has run for so many seconds."""
-        if not self._resting and not self.running and asyncio.get_running_loop().time() - self.idle_since > after_s:
+        if not self._resting and self.is_idle(after_s):
             self.trie.pack()
             self._resting = True
+
+    def is_idle(self, for_s: float) -> bool:
+        """Say whether nothing has run for so many seconds."""
+        return not self.running and asyncio.get_running_loop().time() - self.idle_since > for_s
 
     def seal(self) -> None:
         """Take no more calls."""

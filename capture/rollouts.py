@@ -11,18 +11,21 @@ from typing import Any, Literal
 
 import msgspec
 
-from capture import clock, keys, registration
+from capture import clock, elsewhere, keys, registration
 from capture.errors import ClientError, StoreError
 from capture.graphs import Graphs
 from capture.live import Live
 from capture.registration import Defaults, Place
-from capture.store.base import Entry, Page, Query, Store
+from capture.store.base import Arrival, Entry, Page, Query, Store
 from graph import graph
 from graph.records import Notice, Stop
 from graph.roles import overruling
 
 LOOK_EVERY_S = 30.0
 """Between two looks at rollouts at rest."""
+
+FORGET_AFTER_S = 600.0
+"""Without a call in this process, after which it forgets a rollout that others may serve."""
 
 REST_AFTER_S = 60.0
 """Without a call, after which a rollout is at rest: agents run tools for seconds, rarely for minutes."""
@@ -48,6 +51,8 @@ class Rollouts:
         # Rollouts whose store lost a call, until the store has been told.
         self._lost: dict[str, list[int]] = {}
         self._strangers: deque[str] = deque(maxlen=STRANGERS)
+        # Set, and replaced, when a rollout is closed by this process.
+        self._closing = asyncio.Event()
 
     # What the data plane asks
 
@@ -97,8 +102,46 @@ class Rollouts:
         """Note that a request showed a key that opens nothing."""
         self._strangers.append(clock.now())
 
+    async def arrive(self, live: Live, *, choices: int, started_at: str) -> Arrival:
+        """Have a shared store give a call its number, and learn what other processes did meanwhile.
+
+        Raises `ClientError` 401 `invalid_api_key` when the rollout takes no more calls.
+        """
+        arrival = await self._store.arrive(live.id, choices=choices, started_at=started_at)
+        if arrival is not None and arrival.entry.secret != live.entry.secret:
+            # Deleted, and registered anew under the same id: this agent's rollout is gone.
+            await self._store.abort([(live.id, arrival.n)])
+            arrival = None
+        if arrival is None:
+            self._forget(live)
+            raise unknown_key()
+        live.arrived(arrival, choices)
+        if live.elsewhere:
+            await self._catch_up(live)
+        return arrival
+
+    async def reply(self, live: Live, reply_id: str) -> int | None:
+        """Return the number of the complete call whose reply bears that id, None if there is none such."""
+        if reply_id not in live.replies and self._store.shared:
+            await self._catch_up(live, beyond=True)
+        return live.replies.get(reply_id)
+
+    async def fresh(self, live: Live) -> None:
+        """See that a rollout is still open, whoever may have closed it. Raises `ClientError` 401."""
+        if not self._store.shared:
+            return
+        entry = await self._store.get(live.id)
+        if entry is None or entry.rollout.state == "closed" or entry.secret != live.entry.secret:
+            self._forget(live)
+            raise unknown_key()
+        live.entry = entry
+
     async def stop(self, live: Live, n: int, limit: str) -> bool:
         """Note that a call met a limit; True while the agent is to get a last reply, False when an error is due."""
+        if self._store.shared:
+            live.stopped = await self._store.stop(live.id, n, limit)
+            live.stops = live.stopped.stops
+            return live.stops <= STOPS_BEFORE_REFUSAL
         # Counted before anything is awaited: calls that meet it at once are told apart.
         live.stops += 1
         stops, before = live.stops, live.stopped
@@ -119,6 +162,9 @@ class Rollouts:
             # Several may tell at once; and a call may have been lost meanwhile, which is told with the others.
             numbers = self._lost.pop(name, None)
             if entry is not None and numbers is not None:
+                if self._store.shared:
+                    # Nobody else would say that they run no more.
+                    await self._store.abort([(name, n) for n in numbers])
                 self._store.notice(
                     name, Notice(code="capture_incomplete", at=clock.now(), calls=tuple(numbers), data={})
                 )
@@ -170,7 +216,8 @@ class Rollouts:
                 hint="GET /rollouts lists them.",
                 status=404,
             )
-        if live is None and entry.rollout.state == "open" and _past(entry, entry.rollout.last_call_at):
+        is_past = live is None and entry.rollout.state == "open" and _past(entry, entry.rollout.last_call_at)
+        if is_past and not (self._store.shared and await self._store.running(name)):
             entry = await self._expire(entry.rollout.id) or entry
         if name in self._lost:
             entry = msgspec.structs.replace(entry, rollout=msgspec.structs.replace(entry.rollout, incomplete=True))
@@ -197,6 +244,8 @@ class Rollouts:
 
         Raises `ClientError` 404.
         """
+        if self._store.shared:
+            return await self._wait_for_all(name, until=until, idle_s=idle_s, timeout_s=timeout_s)
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s
         while True:
@@ -226,8 +275,10 @@ class Rollouts:
         entry = await self.entry(name)
         if entry.rollout.state == "closed":
             return entry
-        live = await self._load(name)
-        if live is not None:
+        live = self._live.get(name) if self._store.shared else await self._load(name)
+        if self._store.shared:
+            await self._drain_all(name, live, wait_s)
+        elif live is not None:
             live.seal()
             await self._drained(live, wait_s)
             for cut in list(live.running.values()):
@@ -238,6 +289,8 @@ class Rollouts:
         changed = await self._store.change(name, {"state": "closed", "closed_at": clock.now()})
         if live is not None:
             self._forget(live)
+        self._closing.set()
+        self._closing = asyncio.Event()
         return changed or entry
 
     async def reward(self, name: str, body: Any) -> Entry:
@@ -322,11 +375,33 @@ class Rollouts:
             await asyncio.sleep(LOOK_EVERY_S)
             for live in list(self._live.values()):
                 live.rest(REST_AFTER_S)
+                if self._store.shared and live.is_idle(FORGET_AFTER_S):
+                    # Others may serve it by now, or have closed it; its next call here reads it again.
+                    self._live.pop(live.id, None)
+                    continue
                 try:
                     await self._expired(live)
                 except StoreError:
                     # Said elsewhere; it is tried again at the next look.
                     break
+
+    async def heed(self) -> None:
+        """Look every second at what was sealed by any process, for ever; cut what is to be cut.
+
+        Needed where the store is shared: a close may come in elsewhere, and its cut is obeyed within a second.
+        """
+        while True:
+            await asyncio.sleep(elsewhere.HEED_EVERY_S)
+            try:
+                sealed = await self._store.sealed()
+            except StoreError:
+                # Said elsewhere; it is tried again at the next look.
+                continue
+            for name, cut in sealed.items():
+                if (live := self._live.get(name)) is not None:
+                    live.seal()
+                    for each in list(live.running.values()) if cut else ():
+                        each()
 
     async def drained(self) -> None:
         """Return when no call runs in this process."""
@@ -358,9 +433,59 @@ class Rollouts:
 
         await _within(empty(), limit_s)
 
+    async def _catch_up(self, live: Live, *, beyond: bool = False) -> None:
+        try:
+            await elsewhere.catch_up(live, self._store, beyond=beyond)
+        except StoreError:
+            # Said elsewhere. What is not known here costs room in the store, and a look-up that finds nothing.
+            return
+
+    async def _drain_all(self, name: str, live: Live | None, wait_s: float) -> None:
+        """Seal a rollout in every process, wait for what runs in any, cut what is left; `live` is it here, if it is."""
+        await self._store.seal(name)
+        if live is not None:
+            live.seal()
+        if await elsewhere.ended(name, self._store, limit_s=wait_s):
+            return
+        await self._store.seal(name, cut=True)
+        for cut in list(live.running.values()) if live is not None else ():
+            cut()
+        if not await elsewhere.ended(name, self._store, limit_s=elsewhere.CUT_LIMIT_S):
+            await self._store.abort(await self._store.running(name))
+
+    async def _wait_for_all(
+        self, name: str, *, until: Literal["closed", "idle"], idle_s: float, timeout_s: float
+    ) -> bool:
+        """As `wait`, of what all processes do: looked at from time to time, and at once after a close in this one."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_s
+        while True:
+            closing = self._closing
+            entry = await self.entry(name)
+            if entry.rollout.state == "closed":
+                return True
+            pause = elsewhere.LOOK_EVERY_S
+            if until == "idle" and not await self._store.running(name):
+                quiet_s = elsewhere.quiet_s(await self.graph(name))
+                if quiet_s >= idle_s:
+                    return True
+                pause = min(pause, idle_s - quiet_s)
+            left = end - loop.time()
+            if left <= 0:
+                return False
+            await _within(_set(closing), min(pause, left))
+
     async def _expired(self, live: Live) -> bool:
         if live.running or not _past(live.entry, live.last_call_at):
             return False
+        if self._store.shared:
+            entry = await self._store.get(live.id)
+            if entry is None or entry.rollout.state == "closed":
+                self._forget(live)
+                return True
+            live.last_call_at = entry.rollout.last_call_at
+            if not _past(entry, live.last_call_at) or await self._store.running(live.id):
+                return False
         live.seal()
         await self._expire(live.id)
         self._forget(live)
@@ -397,6 +522,10 @@ class _Reward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class _Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     conversation: int
     role: str
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 async def _within(work: Awaitable[None], limit_s: float) -> None:
