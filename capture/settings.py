@@ -52,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     no_admin_key: bool = False
     store: str = "sqlite:///treering.db"
     durability: Literal["process", "power", "none"] = "process"
+    workers: int = 1
     on_store_failure: Literal["relay", "refuse"] = "relay"
     relay_abort: bool = False
     max_body_mib: int = 256
@@ -136,6 +137,15 @@ TABLE: tuple[Setting, ...] = (
         default="process",
         choices=("process", "power", "none"),
         help="What an ended call survives: the process killed, the power cut (a disk flush a group), or neither.",
+    ),
+    Setting(
+        name="workers",
+        kind="whole",
+        default=1,
+        metavar="N",
+        least=1,
+        help="Processes that serve agents on one port. Above 1, a further process has the control plane and, with "
+        "SQLite, writes for all.",
     ),
     Setting(
         name="on_store_failure",

@@ -49,7 +49,12 @@ def serve(given: Given) -> int:
         if kind == "scripted" and where:
             read_rules(where)
     check_defaults(settings)
-    stop_logs = logs.setup(settings.log_format, settings.log_level)
+    stream = None
+    if settings.workers > 1:
+        from capture.processes.lines import stderr
+
+        stream = stderr()
+    stop_logs = logs.setup(settings.log_format, settings.log_level, stream=stream)
     try:
         return run(_serve(settings))
     finally:
@@ -161,7 +166,13 @@ async def until_signal(server: Server, *, started: Callable[[], None], close_s: 
 
 
 async def _serve(settings: Settings) -> int:
-    appliance = Appliance(settings)
+    if settings.workers > 1:
+        # Only here: few need it, and it brings much.
+        from capture.processes.supervisor import Supervisor
+
+        appliance: Appliance = Supervisor(settings)
+    else:
+        appliance = Appliance(settings)
     # Each of the two listeners may take the whole of `shutdown_timeout`.
     close_s = 2 * settings.shutdown_timeout + CLOSE_GRACE_S
     return await until_signal(appliance, started=lambda: _say(first_lines(appliance)), close_s=close_s)
