@@ -108,6 +108,8 @@ class Appliance:
                 spawn(self.rollouts.watch(), name="watch rollouts at rest"),
                 spawn(mending.watch(self.store, self.rollouts), name="watch a store that is down"),
             ]
+            if self.store.shared:
+                self._watches.append(spawn(self.rollouts.heed(), name="heed what is sealed elsewhere"))
         except BaseException:
             await self.close()
             raise
@@ -284,6 +286,9 @@ class Appliance:
         self, incoming: web.Request, live: Live, route: paths.Route, dialect: Dialect
     ) -> web.StreamResponse:
         limit = self.settings.max_body_mib * 2**20
+        if route.kind != "call":
+            # A call is judged by the store when it arrives.
+            await self.rollouts.fresh(live)
         if route.kind in ("call", "count") and route.dialect in self.dialects:
             target = Target(
                 model=route.target or None,
