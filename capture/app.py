@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from capture import api, guard, keys, listener, logs, mending, paths, relay
+from capture import api, certificates, guard, keys, listener, logs, mending, paths, relay
 from capture.calls import Calls
 from capture.client import find_key
 from capture.dialects.base import Dialect, Target
@@ -59,6 +59,7 @@ class Appliance:
         self.settings = settings
         self.nonce = secrets.token_hex(16)
         self.admin_key: str | None = None
+        self.tls = certificates.serving(settings)
         self.data_url = ""
         self.control_url = ""
         self.store = store or open_store(settings.store, durability=settings.durability)
@@ -244,13 +245,13 @@ class Appliance:
     async def _listen(self, runner: web.AppRunner, address: str) -> str:
         host, port = parse_address(address)
         try:
-            await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
+            await web.TCPSite(runner, host, port, backlog=BACKLOG, ssl_context=self.tls).start()
         except OSError as error:
             raise UsageError(
                 f"Can't listen on {address}: {error.strerror or error}.",
                 hint="Choose another port; 0 takes a free one.",
             ) from error
-        return shown_url(address, runner.addresses[0][1])
+        return shown_url(address, runner.addresses[0][1], tls=self.tls is not None)
 
     async def _data(self, incoming: web.Request) -> web.StreamResponse:
         headers, path = incoming.headers, incoming.rel_url.raw_path
@@ -325,11 +326,11 @@ class Appliance:
         return {"id": name, "created": 0, "max_model_len": length}
 
 
-def shown_url(address: str, port: int) -> str:
+def shown_url(address: str, port: int, *, tls: bool = False) -> str:
     """Return the URL of a listener on `address`, for people; `port` is the one that it got."""
     host, _ = parse_address(address)
     shown = f"[{host}]" if ":" in host else "127.0.0.1" if host in ("", "0.0.0.0") else host  # noqa: S104  a comparison, not a bind
-    return f"http://{shown}:{port}"
+    return f"{'https' if tls else 'http'}://{shown}:{port}"
 
 
 def _json(body: bytes) -> web.Response:

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
+from capture import certificates
 from capture.errors import ClientError, EngineError, StoreError, TreeringError, UsageError
+from capture.keys import without_password
 from capture.settings import Settings, is_key, key_path, parse_address
 
 TIMEOUT_S = 60.0
@@ -27,19 +30,27 @@ TIMEOUT_S = 60.0
 class Client:
     """One control plane, and the key for it."""
 
-    def __init__(self, url: str, *, key: str | None = None) -> None:
-        """`url` is the control plane's root. Raises `UsageError` if it is none."""
+    def __init__(
+        self, url: str, *, key: str | None = None, trust: Callable[[str], ssl.SSLContext] | None = None
+    ) -> None:
+        """`url` is the control plane's root; `trust` says whose certificates are believed at a host.
+
+        Raises `UsageError` for a URL that is none, or that holds a password.
+        """
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError:
             parts, port = urlsplit(""), None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"--url: {url!r} is no URL", hint="write http://HOST:PORT")
+            raise UsageError(f"--url: {without_password(url)!r} is no URL", hint="write http://HOST:PORT")
+        if "@" in parts.netloc:
+            raise UsageError("--url holds a name or a password", hint="the admin key goes into --admin-key-file")
         self.url = url.rstrip("/")
         self._host, self._port, self._tls = parts.hostname, port, parts.scheme == "https"
         self._prefix = parts.path.rstrip("/")
         self._key = key
+        self._trust = trust
 
     def __repr__(self) -> str:
         return f"<Client {self.url}>"
@@ -68,8 +79,7 @@ class Client:
         if body is not None:
             data = msgspec.json.encode(body)
             headers["Content-Type"] = "application/json"
-        make = http.client.HTTPSConnection if self._tls else http.client.HTTPConnection
-        connection = make(self._host, self._port, timeout=TIMEOUT_S + wait_s)
+        connection = self._connection(TIMEOUT_S + wait_s)
         try:
             connection.request(method, target, body=data, headers=headers)
             answer = connection.getresponse()
@@ -82,6 +92,12 @@ class Client:
         if answer.status >= 300:
             raise refusal(answer.status, text, self.url)
         return text
+
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        if not self._tls:
+            return http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+        context = self._trust(self._host) if self._trust is not None else None
+        return http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=context)
 
     def json(self, method: str, path: str, **rest: Any) -> Any:
         """Send a request and return the answer's JSON; None for 204."""
@@ -155,4 +171,12 @@ def control_url(settings: Settings) -> str:
     host, port = parse_address(settings.admin_listen)
     if host in ("0.0.0.0", "::"):  # noqa: S104 -- compared, not bound: every interface has loopback
         host = "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if settings.tls_cert is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def client(settings: Settings, url: str | None) -> Client:
+    """Return a client of the control plane at a URL, else of that of these settings. Raises `UsageError`."""
+    return Client(
+        url or control_url(settings), key=find_key(settings), trust=lambda host: certificates.trusting(settings, host)
+    )

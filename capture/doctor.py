@@ -219,7 +219,7 @@ async def _engine(settings: Settings, kind: str, where: str | None) -> list[Chec
     assert where is not None, "every other kind has a URL"
     engine = None
     try:
-        engine = Engine(ADAPTERS[kind](), where, key=engine_key(settings, kind))
+        engine = Engine(ADAPTERS[kind](), where, key=engine_key(settings, kind, where))
         await engine.open()
         async with asyncio.timeout(ENGINE_S):
             return await _answers(engine, settings)

@@ -14,6 +14,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
+from capture import allowlist
 from capture.errors import ClientError, EngineError
 from capture.upstream import Engine
 
@@ -88,10 +89,11 @@ class Fleet:
 
         Raises `ClientError` 422 `engine_not_allowed` for one that is on no list, `EngineError` for one that fails.
         """
-        if not any(_begins(url, prefix) for prefix in self._allowed) or self._open is None:
+        if self._open is None or not allowlist.allows(self._allowed, url):
+            # Not the URL: it may hold a password, and its caller knows it.
             raise ClientError(
                 "engine_not_allowed",
-                f"`engine` {url} is on no list of this server's.",
+                "The URL in `engine` is on no list of this server's.",
                 hint="The operator allows prefixes with --allow-engine.",
                 status=422,
             )
@@ -131,9 +133,3 @@ def _weight(rollout: str, engine: Engine) -> bytes:
 
 def _key(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-def _begins(url: str, prefix: str) -> bool:
-    """Say whether a URL lies under a prefix, by whole path segments: `http://a:80` is no prefix of `http://a:8000`."""
-    given, wanted = _key(url), prefix.rstrip("/")
-    return given == wanted or given.startswith(wanted + "/")

@@ -41,7 +41,7 @@ async def onboard(settings: Settings, kind: str, url: str, *, wait_s: float = 0.
     Raises `UsageError`, or `EngineError`: `engine_unreachable`, `engine_refused`, `wrong_model`, `tier_too_low`.
     """
     adapter = ADAPTERS["vllm" if kind == "scripted" else kind]()
-    engine = Engine(adapter, url, key=engine_key(settings, kind), kind=kind)
+    engine = Engine(adapter, url, key=engine_key(settings, kind, url), kind=kind)
     await engine.open()
     try:
         await _identify(engine, wait_s)
@@ -79,8 +79,15 @@ def scripted_engine(rules: str | None) -> ScriptedEngine:
         raise UsageError(f"The rules in {rules} can't be used: {error}") from error
 
 
-def engine_key(settings: Settings, kind: str) -> str | None:
-    """Return the key of a kind of engine (`--engine-key-file NAME=FILE`), None if it has none. Raises `UsageError`."""
+def engine_key(settings: Settings, kind: str, url: str) -> str | None:
+    """Return the key for an engine of that kind at that URL (`--engine-key-file NAME=FILE`), None if it has none.
+
+    The operator's key is for the operator's engines: one that a rollout brings along gets it only if it is one of them.
+    Raises `UsageError`.
+    """
+    places = [given[1] for given in map(parse_engine, settings.engine) if given[0] == kind]
+    if url.rstrip("/").removesuffix("/v1").rstrip("/") not in places:
+        return None
     for given in settings.engine_key_file:
         name, _, file = given.partition("=")
         if name == kind:

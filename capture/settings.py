@@ -24,7 +24,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from capture import allowlist
 from capture.errors import UsageError
+from capture.keys import without_password
 from capture.values import PREFIX, Setting, nearest, read, split
 
 FILE = "treering.toml"
@@ -50,6 +52,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     admin_key_file: str | None = None
     admin_key: str | None = None
     no_admin_key: bool = False
+    tls_cert: str | None = None
+    tls_key: str | None = None
     store: str = "sqlite:///treering.db"
     durability: Literal["process", "power", "none"] = "process"
     workers: int = 1
@@ -126,6 +130,12 @@ TABLE: tuple[Setting, ...] = (
         default=False,
         help="Ask for no admin key. For demos, on loopback only.",
     ),
+    Setting(
+        name="tls_cert",
+        metavar="FILE",
+        help="Speak TLS on both addresses, with the certificate in this PEM file and those that vouch for it.",
+    ),
+    Setting(name="tls_key", metavar="FILE", help="The certificate's private key, PEM, unencrypted."),
     Setting(
         name="store",
         default="sqlite:///treering.db",
@@ -242,8 +252,15 @@ def load(
 
 
 def shown(settings: Settings) -> dict[str, Any]:
-    """Return the settings without the secret ones, safe to print."""
-    return {row.name: getattr(settings, row.name) for row in TABLE if not row.secret}
+    """Return the settings without the secret ones, and without passwords in their URLs: safe to print."""
+    found = {row.name: getattr(settings, row.name) for row in TABLE if not row.secret}
+    return {name: _shown(value) for name, value in found.items()}
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_shown(one) for one in value)
+    return without_password(value) if isinstance(value, str) and "://" in value else value
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -371,9 +388,15 @@ def _check(settings: Settings) -> None:
         raise UsageError(f"--no-admin-key works on loopback only, and {host} is not", hint=hint)
     if settings.admin_key is not None and not is_key(settings.admin_key):
         raise UsageError("TREERING_ADMIN_KEY is no key", hint="it must be printable ASCII, without spaces")
-    for prefix in settings.allow_engine:
-        if not prefix.startswith(("http://", "https://")) or not urlsplit(prefix).hostname:
-            raise UsageError(f"--allow-engine: {prefix!r} is no URL", hint="write http://HOST:PORT")
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise UsageError("--tls-cert and --tls-key go together", hint="give both, or neither")
+    for i, prefix in enumerate(settings.allow_engine, 1):
+        try:
+            allowlist.read(prefix)
+        except ValueError as error:
+            # Not the URL itself: it may hold a password.
+            hint = "write http://HOST:PORT, or http://HOST:PORT/PATH"
+            raise UsageError(f"--allow-engine: URL {i} is no prefix of any engine's: {error}", hint=hint) from None
     for path in settings.allow_path:
         if not path.startswith("/") or "?" in path or "#" in path:
             raise UsageError(f"--allow-path: {path!r} is no path", hint="write it from the root, such as /v1/rerank")

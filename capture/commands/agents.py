@@ -9,7 +9,7 @@ import msgspec
 
 from capture import agents
 from capture.cli import Given
-from capture.client import Client, control_url, find_key, segment
+from capture.client import client, segment
 from capture.errors import ClientError
 from capture.settings import is_loopback, parse_address
 
@@ -59,12 +59,12 @@ def _show(given: Given, recipe_of: Callable[..., agents.Recipe]) -> int:
     asked = given.arguments
     model, context = asked["model"], asked["context"]
     if asked["rollout"]:
-        client = Client(asked["url"] or control_url(given.settings), key=find_key(given.settings))
-        rollout = client.json("GET", f"/rollouts/{segment(asked['rollout'])}")
+        plane = client(given.settings, asked["url"])
+        rollout = plane.json("GET", f"/rollouts/{segment(asked['rollout'])}")
         if rollout["state"] == "closed":
             raise ClientError("rollout_closed", f"The rollout {asked['rollout']} is closed.", hint="Register another.")
         model = model or rollout["model"]
-        (engine,) = client.json("GET", "/engines")["engines"]
+        (engine,) = plane.json("GET", "/engines")["engines"]
         context = context or engine["max_model_len"]
     context = context or agents.CONTEXT
     recipe = recipe_of(
@@ -84,4 +84,5 @@ def _base_url(given: Given) -> str:
     host, port = parse_address(given.settings.listen)
     if host in ("0.0.0.0", "::") or is_loopback(host):  # noqa: S104 -- compared, not bound
         host = "127.0.0.1"
-    return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
+    scheme = "http" if given.settings.tls_cert is None else "https"
+    return f"{scheme}://[{host}]:{port}/v1" if ":" in host else f"{scheme}://{host}:{port}/v1"

@@ -11,7 +11,7 @@ import msgspec
 from capture import replay as saved_rollouts
 from capture import resume, terminal
 from capture.cli import Given
-from capture.client import Client, control_url, decode, find_key, segment
+from capture.client import client, decode, segment
 from capture.errors import UsageError
 from graph import saved
 
@@ -33,20 +33,20 @@ def replay(given: Given) -> int:
         raise UsageError(f"--{wrong[0].replace('_', '-')} goes with --from FOLDER")
     if asked["at"] is None and (asked["instruction"] is not None or asked["out"] is not None):
         raise UsageError("--instruction and --out go with --at")
-    client = Client(asked["url"] or control_url(given.settings), key=find_key(given.settings))
+    plane = client(given.settings, asked["url"])
     path = f"/rollouts/{segment(asked['id'])}/replay"
     if asked["save"] is not None:
-        line = msgspec.json.decode(client.request("GET", path, query={"saved": 1}), type=saved.Saved)
+        line = msgspec.json.decode(plane.request("GET", path, query={"saved": 1}), type=saved.Saved)
         try:
             saved_rollouts.append(Path(asked["save"]), line)
         except OSError as error:
             raise UsageError(f"--save: {error}") from error
         sys.stderr.write(f"{line.rollout}: {len(line.points)} points\n")
     if asked["at"] is not None:
-        seed = client.request("GET", f"{path}/{segment(asked['at'])}", query={"instruction": asked["instruction"]})
+        seed = plane.request("GET", f"{path}/{segment(asked['at'])}", query={"instruction": asked["instruction"]})
         return _write(asked, seed)
     if asked["save"] is None:
-        answer = client.request("GET", path)
+        answer = plane.request("GET", path)
         sys.stdout.write(answer.decode() + "\n" if asked["json"] else _table(decode(answer)))
     return 0
 

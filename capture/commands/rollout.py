@@ -16,7 +16,7 @@ import msgspec
 
 from capture import terminal
 from capture.cli import Given
-from capture.client import Client, control_url, decode, find_key, segment
+from capture.client import Client, client, decode, segment
 from capture.errors import UsageError
 from capture.values import plain
 
@@ -184,7 +184,7 @@ def delete(given: Given) -> int:
 
 
 def _client(given: Given) -> Client:
-    return Client(given.arguments["url"] or control_url(given.settings), key=find_key(given.settings))
+    return client(given.settings, given.arguments["url"])
 
 
 def _path(asked: Mapping[str, Any]) -> str:

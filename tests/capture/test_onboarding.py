@@ -30,9 +30,12 @@ def test_none_and_one_twice_are_refused(engines) -> None:
 
 def test_a_key_is_its_kinds_alone(tmp_path: Path) -> None:
     (tmp_path / "k").write_text("secret\n")
-    settings = Settings(engine_key_file=(f"vllm={tmp_path}/k",))
-    assert engine_key(settings, "vllm") == "secret"
-    assert engine_key(settings, "sglang") is None
+    settings = Settings(engine=("vllm=http://a:1",), engine_key_file=(f"vllm={tmp_path}/k",))
+    assert engine_key(settings, "vllm", "http://a:1") == "secret"
+    assert engine_key(settings, "vllm", "http://a:1/v1/") == "secret"
+    assert engine_key(settings, "sglang", "http://a:1") is None
+    # Not for an engine that a rollout brings along.
+    assert engine_key(settings, "vllm", "http://a:2") is None
 
 
 async def test_an_engine_is_identified_and_probed() -> None:
