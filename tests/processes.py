@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 def descendants(root: int | None = None, word: str = "") -> dict[int, str]:
     """Return the processes below one (this one), the deepest first, whose command line has the word."""
-    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True, timeout=20)
+    listed = subprocess.run(
+        ["ps", "-ww", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True, timeout=20
+    )
     below: dict[int, list[int]] = {}
     lines: dict[int, str] = {}
     for line in listed.stdout.splitlines():

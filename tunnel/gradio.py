@@ -30,10 +30,16 @@ class Gradio:
     kind = "gradio"
 
     def __init__(
-        self, server: str | None = None, *, limit_s: float = START_S, environment: Mapping[str, str] | None = None
+        self,
+        server: str | None = None,
+        *,
+        limit_s: float = START_S,
+        environment: Mapping[str, str] | None = None,
+        python: str = sys.executable,
     ) -> None:
-        """`server` is `host:port` of one's own; `environment` goes over our own for the library's process."""
+        """`server` is `host:port` of one's own. `python` runs the library, with `environment` over our own."""
         self._server = server
+        self._python = python
         self._limit_s = limit_s
         self._environment = dict(environment or {})
         self._running: Program | None = None
@@ -49,12 +55,12 @@ class Gradio:
 
     async def open(self, local: Local) -> str:
         """Return the link's address. Raises `TunnelError` with all that the client printed."""
-        if importlib.util.find_spec("gradio") is None:
+        if self._python == sys.executable and importlib.util.find_spec("gradio") is None:
             raise TunnelError("gradio is not installed", hint="pip install 'treering[gradio]'")
         # Not a secret of ours: the share server tells links apart by it. It is in no line all the same.
         token = secrets.token_urlsafe(32)
         # `-P`: this folder, where the script lies, has a `gradio` of its own.
-        argv = [sys.executable, "-P", str(_SCRIPT), local.host, str(local.port), token, self._server or "-"]
+        argv = [self._python, "-P", str(_SCRIPT), local.host, str(local.port), token, self._server or "-"]
         if self._environment:
             argv = ["env", *(f"{name}={value}" for name, value in self._environment.items()), *argv]
         running = self._running = await Program.start(self.name, argv, hidden=(token,))

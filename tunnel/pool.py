@@ -225,8 +225,11 @@ class Pool:
         try:
             url = await tunnel.open(self._local)
             await self._carries(tunnel, url)
+            if self._closed:
+                raise TunnelError("this server is shutting down")
         except BaseException:
-            self._open.remove((place, tunnel)) if (place, tunnel) in self._open else None
+            if (place, tunnel) in self._open:
+                self._open.remove((place, tunnel))
             await _closed(tunnel)
             raise
         place.tunnel, place.url, place.reason, place.failures = tunnel, url, "", 0

@@ -51,7 +51,7 @@ class Program:
     @classmethod
     async def start(cls, name: str, argv: Iterable[str], *, hidden: Iterable[str] = ()) -> Program:
         """Start a program. `hidden` are texts that no line may show: tokens, passwords."""
-        process = await asyncio.create_subprocess_exec(
+        made = asyncio.create_subprocess_exec(
             sys.executable,
             "-I",
             str(_LEASH),
@@ -61,6 +61,13 @@ class Program:
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
+        starting = asyncio.get_running_loop().create_task(made, name=f"start {name}")
+        try:
+            process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # Cancelled itself, asyncio would kill the leash alone, and leave what it has just started.
+            await cls(name, await starting, ()).close()
+            raise
         return cls(name, process, tuple(hidden))
 
     def __repr__(self) -> str:
