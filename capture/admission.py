@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from capture import keys
 from capture.dialects.base import Request, with_fields
 from capture.dialects.elements import fetched
 from capture.engines.base import Adapter
@@ -166,10 +167,12 @@ def with_model(body: bytes, model: str | None) -> bytes:
 def hints(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the headers that claim a role, parent, session or label, by lower-case name: shown, never deciding.
 
+    A secret in one of them is masked: they are recorded, and no content.
+
     Names are those that opencode 1.18, codex 0.171, claude-code 2.1, Harbor 0.25 and the Stainless SDKs send, and
     Treering's own `x-treering-…`.
     """
-    return {name.lower(): value for name, value in headers if name.lower() in _HINTS}
+    return {name.lower(): keys.masked(value) for name, value in headers if name.lower() in _HINTS}
 
 
 _HINTS = frozenset(
@@ -219,7 +222,10 @@ _DROPPED_HEADERS = frozenset(
 def engine_headers(
     headers: Iterable[tuple[str, str]], allow: frozenset[str]
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the agent's headers that go on to the engine, and the names of those that steer and were taken out."""
+    """Return the agent's headers that go on to the engine, and the names of those that steer and were taken out.
+
+    None that holds a secret goes on, whatever its name.
+    """
     out: list[tuple[str, str]] = []
     removed: list[str] = []
     allowed = {word.lower() for word in allow}
@@ -228,13 +234,17 @@ def engine_headers(
     }
     for name, value in headers:
         low = name.lower()
-        if low in _DROPPED_HEADERS or low in named or low.startswith("x-treering-"):
+        if low in _DROPPED_HEADERS or low in named or low.startswith("x-treering-") or keys.holds_secret(value):
             continue
         if low in STEERING_HEADERS and low not in allowed:
             removed.append(low)
             continue
-        out.append((name, value))
+        out.append((name, _one_line(value)))
     return out, removed
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]+")
+"""What no header's value may hold (RFC 9110, 5.5), and aiohttp refuses to send."""
 
 
 def _named_hop_by_hop(headers: Iterable[tuple[str, str]]) -> set[str]:
@@ -245,10 +255,17 @@ def _named_hop_by_hop(headers: Iterable[tuple[str, str]]) -> set[str]:
 
 
 def reply_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the engine's response headers that go on to the agent: all but hop-by-hop ones and the body's framing."""
+    """Return the engine's response headers that go on to the agent: all but hop-by-hop ones and the body's framing.
+
+    A value is a line: what an engine folded, or put a control character into, is one line for the agent.
+    """
     listed = list(headers)
     named = _named_hop_by_hop(listed)
-    return [(name, value) for name, value in listed if name.lower() not in _DROPPED_HEADERS | named]
+    return [(name, _one_line(value)) for name, value in listed if name.lower() not in _DROPPED_HEADERS | named]
+
+
+def _one_line(value: str) -> str:
+    return value if value.isprintable() else _CONTROL.sub(" ", value)
 
 
 def _pinned(pins: Mapping[str, Any], rollout: str, n: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import math
@@ -18,7 +19,7 @@ from typing import Any, NoReturn
 
 import msgspec
 import numpy as np
-from aiohttp import web
+from aiohttp import ClientPayloadError, web
 
 from capture.errors import ClientError, TreeringError
 from capture.values import nearest
@@ -30,6 +31,9 @@ MSGPACK = "application/msgpack"
 
 COMPRESS_FROM = 1_024
 """Bytes from which an answer is compressed on request; below, headers outweigh the gain."""
+
+BODY_S = 600.0
+"""For a whole body: 64 MiB at 100 KiB a second."""
 
 MOST_SECONDS = 3_600.0
 """The longest wait that may be asked for: proxies and clients cut idle connections long before."""
@@ -97,10 +101,21 @@ def failure(request: web.Request, error: TreeringError) -> web.Response:
 async def body(request: web.Request, *, fields: tuple[str, ...] | None = None) -> Any:
     """Read a request's JSON body; an empty one is `{}`.
 
-    With `fields`, it must be an object with no other fields. Raises `ClientError`: 400 `invalid_json`, 422
-    `invalid_body`.
+    With `fields`, it must be an object with no other fields. Raises `ClientError`: 400 `invalid_json` or
+    `body_incomplete`, 408 `body_too_slow`, 422 `invalid_body`.
     """
-    text = await request.read()
+    try:
+        async with asyncio.timeout(BODY_S):
+            text = await request.read()
+    except TimeoutError as error:
+        raise ClientError(
+            "body_too_slow", "The body took too long to come.", hint="Send it again.", status=408
+        ) from error
+    except (web.RequestPayloadError, ClientPayloadError) as error:
+        # Its text quotes what came.
+        raise ClientError(
+            "body_incomplete", "The body ended before it was complete, or can't be decompressed."
+        ) from error
     if not text.strip():
         return {}
     try:

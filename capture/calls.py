@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar, cast
 
-from capture import admission, clock, limits
+from capture import admission, clock, keys, limits
 from capture.dialects.base import NO_TARGET, Dialect, Earlier, Target
 from capture.draft import Draft
 from capture.engines.base import Inquirer
@@ -277,6 +277,10 @@ class Calls:
             live.note(record.call)
         if records[0].call.id is not None and records[0].call.status == "complete":
             live.replies[records[0].call.id] = records[0].call.n
+        # What looks like a secret is hashed and compared: nothing here holds one.
+        texts, secrets_ = (draft.body, records[0].exchange.reply), (live.entry.secret, live.entry.tools_secret)
+        if await _aside(draft.body, lambda: keys.shown_in(texts, secrets_)):
+            self._notice(draft, "secret_in_content", {})
         missing = [*(reader.undecoded if reader is not None else ()), *filter(None, [request and request.undecoded])]
         if missing:
             self._notice(draft, "unreadable_body", {"missing": missing})

@@ -5,6 +5,7 @@ Rules:
   long as it likes; here that stops one thread, and the lines that no longer fit its queue are counted and named.
 - Never a body and never a secret: a call's line is made of scalars that its caller names, each shortened, and of
   nothing that passed on the wire.
+- What others put into a line (an exception's text, a path) passes through `keys.masked`: no rollout's secret gets out.
 - A line is a line: control characters are escaped, so no name that an agent chose can forge a second one.
 """
 
@@ -20,6 +21,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
 import msgspec
+
+from capture.keys import masked
 
 QUEUE_LINES = 10_000
 """About 2 MB of lines: some seconds of a busy server. Beyond it stderr is stuck; waiting would only move the block."""
@@ -77,7 +80,7 @@ class _Handler(logging.handlers.QueueHandler):
         self.dropped = 0
 
     def prepare(self, record: logging.LogRecord) -> Any:
-        return self.format(record)
+        return masked(self.format(record))
 
     def enqueue(self, record: Any) -> None:
         try:

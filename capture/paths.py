@@ -14,6 +14,8 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
+from capture import keys
+
 Kind = Literal["call", "count", "stored", "models", "model", "relay", "health", "unknown"]
 
 # The last segments of a POST → what it is, and in which dialect.
@@ -129,8 +131,11 @@ def find_secret(headers: Mapping[str, str], query: str, route: Route) -> str | N
 
 
 def without_key(raw_query: str) -> str:
-    """Return a query, as it stood on the wire, without the places where a secret is looked for."""
-    return "&".join(pair for pair in raw_query.split("&") if unquote(pair.partition("=")[0]) != "key")
+    """Return a query, as it stood on the wire, without the places where a secret is looked for, and without secrets."""
+    pairs = raw_query.split("&")
+    return "&".join(
+        pair for pair in pairs if unquote(pair.partition("=")[0]) != "key" and not keys.holds_secret(unquote(pair))
+    )
 
 
 def _bare(path: tuple[str, ...]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from capture.live import Live
 from capture.recorder import Recorder
 from capture.silence import Silence
 from capture.tasks import spawn
-from capture.upstream import Engine
+from capture.upstream import REPLY_LIMIT, Engine, whole
 
 TAIL_LIMIT_S = 2.0
 """How long the engine's stream is read on after the finish: usage, and some engines' ids, come behind it."""
@@ -40,6 +40,12 @@ ABORT_RETRY_S = 2.0
 
 CODINGS = ("identity", "gzip", "deflate", "zstd")
 """Codings of a body that our HTTP library undoes, both ways (aiohttp 3.14; it would need one more package for `br`)."""
+
+BODY_IDLE_S = 60.0
+"""Without a byte of a request's body, after which it is given up; a tunnel that reconnects takes seconds."""
+
+BODY_LEAST_RATE = 1_024.0
+"""Bytes a second that a body must bring on the average, after two minutes: a modem of 1990 was faster."""
 
 _CUT = (aiohttp.ClientPayloadError, aiohttp.ServerConnectionError)
 
@@ -77,7 +83,7 @@ async def forward(calls: Calls, incoming: web.Request, live: Live, path: str, *,
     answer = await engine.send(incoming.method, path, body=body or None, headers=headers)
     async with answer:
         _refuse_auth(answer.status)
-        reply = await answer.read()
+        reply = await whole(answer)
     return web.Response(body=reply, status=answer.status, headers=_headers(answer))
 
 
@@ -184,7 +190,7 @@ class _Relay:
                     raise
                 continue
             if self._answer.status in (400, 422):
-                self._body = await self._answer.read()
+                self._body = await whole(self._answer)
                 if self._calls.without_refused(draft, engine, self._body):
                     self._answer = await engine.send(
                         "POST", draft.request.path, body=draft.admitted.body, headers=headers
@@ -228,6 +234,7 @@ class _Relay:
     async def _relay_to_finish(self, answer: aiohttp.ClientResponse, response: web.StreamResponse) -> None:
         recorder, start = self._recorder, self._draft.start
         spooled = start
+        unfinished = 0
         read = answer.content.readany
         with Silence(response, name=f"keep alive {self._draft.live.id}/{self._draft.n}") as silence:
             while not recorder.finish_seen:
@@ -240,16 +247,23 @@ class _Relay:
                     return
                 silence.since = now = time.monotonic()
                 if relayed := recorder.feed(data, (now - start) * 1000):
+                    unfinished = 0
                     await response.write(relayed)
+                elif (unfinished := unfinished + len(data)) > REPLY_LIMIT:
+                    recorder.cut(f"{REPLY_LIMIT} bytes came of which no event ended")
+                    return
                 if now - spooled > SPOOL_EVERY_S:
                     self._calls.spool(self._draft)
                     spooled = now
 
     async def _read_tail(self, answer: aiohttp.ClientResponse) -> None:
         """Read what comes behind the finish, within its time; all of it is held back by the recorder."""
+        tail = 0
         try:
             async with asyncio.timeout(TAIL_LIMIT_S):
                 while data := await answer.content.readany():
+                    if (tail := tail + len(data)) > REPLY_LIMIT:
+                        break
                     self._recorder.feed(data, (time.monotonic() - self._draft.start) * 1000)
         except TimeoutError:
             pass
@@ -262,7 +276,11 @@ class _Relay:
         recorder = self._recorder
         recorder.answered(answer.status)
         try:
-            body = await answer.read() if self._body is None else self._body
+            body = await whole(answer) if self._body is None else self._body
+        except EngineError as error:
+            recorder.cut(error.message)
+            await self._conclude()
+            raise
         except _CUT as error:
             recorder.cut(str(error) or type(error).__name__)
             await self._conclude()
@@ -340,7 +358,7 @@ class _Relay:
 async def read_body(incoming: web.Request, limit: int) -> bytes:
     """Read a request's body, decompressed.
 
-    Raises `ClientError`: 415 `coding_unknown`, 413 `body_too_large`, 400 `body_incomplete`.
+    Raises `ClientError`: 415 `coding_unknown`, 413 `body_too_large`, 408 `body_too_slow`, 400 `body_incomplete`.
     """
     if incoming.headers.get("Content-Encoding", "identity").strip().lower() not in CODINGS:
         raise ClientError(
@@ -359,12 +377,20 @@ async def read_body(incoming: web.Request, limit: int) -> bytes:
         raise too_large
     pieces: list[bytes] = []
     size = 0
+    now = asyncio.get_running_loop().time
+    start = now()
     try:
-        async for piece in incoming.content.iter_any():
-            size += len(piece)
-            if size > limit:
-                raise too_large
-            pieces.append(piece)
+        async with asyncio.timeout(BODY_IDLE_S) as patience:
+            async for piece in incoming.content.iter_any():
+                size += len(piece)
+                if size > limit:
+                    raise too_large
+                pieces.append(piece)
+                patience.reschedule(min(now() + BODY_IDLE_S, start + 2 * BODY_IDLE_S + size / BODY_LEAST_RATE))
+    except TimeoutError as error:
+        raise ClientError(
+            "body_too_slow", "The request's body took too long to come.", hint="Send it again.", status=408
+        ) from error
     except (aiohttp.ClientPayloadError, web.RequestPayloadError) as error:
         raise ClientError(
             "body_incomplete", "The request's body ended before it was complete, or can't be decompressed."

@@ -36,6 +36,10 @@ ASK_TIMEOUT_S = 30.0
 HEADER_LIMIT = 65_536
 """Bytes of one header line, both ends alike: long authorisation and trace headers pass."""
 
+REPLY_LIMIT = 256 * 2**20
+"""Bytes of one whole answer, and of one event of a stream, after decompression: as large as the largest request. A
+reply of 100,000 tokens with twenty alternatives each is some 150 MB."""
+
 PIECEWISE_FROM = 2**20
 """Bytes of a request's body from which it is written piece by piece; aiohttp warns of larger ones in one write."""
 
@@ -134,6 +138,14 @@ class Engine:
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 raise self._unreachable(error) from error
             self.healthy, self.reason = True, ""
+            if not 200 <= answer.status < 600:
+                # Passed on, a 101 would make the agent speak another protocol on a connection that stays HTTP.
+                answer.close()
+                raise EngineError(
+                    "engine_garbled",
+                    f"The engine at {self.url} answered with the status {answer.status}.",
+                    hint="Another program may be listening on that port.",
+                )
             return answer
         raise AssertionError("unreachable")
 
@@ -146,7 +158,7 @@ class Engine:
             try:
                 async with asyncio.timeout(ASK_TIMEOUT_S):
                     async with await self.send("POST", ask.path, body=ask.body) as answer:
-                        body = await answer.read()
+                        body = await whole(answer)
             except (TimeoutError, aiohttp.ClientError) as error:
                 raise self._unreachable(error) from error
             if answer.status >= 400 or ask.then is None:
@@ -162,7 +174,7 @@ class Engine:
         reader.answered(status, body)
 
     def _unreachable(self, error: Exception) -> EngineError:
-        self.healthy, self.reason = False, f"{type(error).__name__}: {error}".rstrip(": ")
+        self.healthy, self.reason = False, _told(error)
         return EngineError(
             "engine_unreachable",
             f"The engine at {self.url} did not answer ({self.reason}).",
@@ -178,7 +190,7 @@ class Engine:
             async with asyncio.timeout(IDENTITY_TIMEOUT_S):
                 answer = await self.send("GET", path)
                 async with answer:
-                    body = await answer.read()
+                    body = await whole(answer)
         except (TimeoutError, aiohttp.ClientError) as error:
             raise self._unreachable(error) from error
         if answer.status >= 400:
@@ -249,6 +261,30 @@ class Engine:
             self.healthy = status < 500
             self.reason = "" if self.healthy else f"GET /health answered {status}"
         return self.healthy
+
+
+async def whole(answer: aiohttp.ClientResponse, limit: int = REPLY_LIMIT) -> bytes:
+    """Read an answer's body, decompressed, to its end. Raises `EngineError` `engine_reply_too_large` (502)."""
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in answer.content.iter_any():
+        size += len(piece)
+        if size > limit:
+            answer.close()
+            raise EngineError(
+                "engine_reply_too_large",
+                f"The engine's answer is larger than {limit} bytes.",
+                hint="No reply is: is it an engine that answers there?",
+            )
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientResponseError):
+        # Its text quotes what came, which may repeat the key that was sent.
+        return "what came is no HTTP"
+    return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
 def _difference(met: Identity, found: Identity) -> str | None:
