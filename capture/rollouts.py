@@ -234,8 +234,7 @@ class Rollouts:
         return await Graphs(self._store).of(entry, lost=self._lost.get(name, ()))
 
     async def graph(self, name: str) -> graph.Graph:
-        """Return a rollout's graph as it stands. Raises `ClientError` 404."""
-        await self._store.flush()
+        """Return a rollout's graph as it stands, also while the store takes no writes. Raises `ClientError` 404."""
         entry = await self.entry(name)
         return await self._graphs.of(entry, lost=self._lost.get(name, ()))
 
