@@ -28,31 +28,62 @@ def get(db: apsw.Connection, key: str, body: str, *, now: str) -> bytes | None:
 
     Raises `ClientError` `idempotency_key_reused` (422) if `body`, a digest, is another.
     """
-    row = query.first(db, "SELECT body, sealed FROM answer WHERE key = ? AND until > ?", (_name(key), now))
+    row = query.first(db, "SELECT body, sealed FROM answer WHERE key = ? AND until > ?", (name_of(key), now))
     if row is None:
         return None
-    if row[0] != body:
+    return opened(key, body, kept_body=row[0], sealed=row[1])
+
+
+def put(db: apsw.Connection, key: str, body: str, answer: bytes, *, now: str) -> None:
+    """Keep an answer, and drop those whose hour is over."""
+    db.execute("DELETE FROM answer WHERE until <= ?", (now,))
+    db.execute(
+        "INSERT OR REPLACE INTO answer (key, body, until, sealed) VALUES (?, ?, ?, ?)",
+        (name_of(key), body, until(now), sealed(key, body, answer)),
+    )
+
+
+def parted(key: str | None) -> tuple[str, str]:
+    """Return the Idempotency-Key and the digest of the body, which the store's interface takes as one."""
+    idempotency, _, body = ("", "", "") if key is None else key.rpartition(" ")
+    return idempotency, body
+
+
+def raced() -> ClientError:
+    """Return the error for a key that was answered since it was looked up."""
+    return ClientError(
+        "idempotency_key_raced",
+        "another request with this Idempotency-Key was answered meanwhile",
+        hint="send it again to get that answer",
+        status=409,
+    )
+
+
+def until(now: str) -> str:
+    """Return until when an answer of this moment is kept."""
+    return clock.text(clock.parse(now) + KEPT)
+
+
+def sealed(key: str, body: str, answer: bytes) -> bytes:
+    """Return an answer as it is stored: a nonce, and noise for who doesn't know the key."""
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    return nonce + _veil(nonce, key, body, answer)
+
+
+def opened(key: str, body: str, *, kept_body: str, sealed: bytes) -> bytes:
+    """Return the answer of what `sealed` made. Raises `ClientError` `idempotency_key_reused` for another body."""
+    if kept_body != body:
         raise ClientError(
             "idempotency_key_reused",
             "this Idempotency-Key came with another body before",
             hint="use a new key for a new request",
             status=422,
         )
-    sealed: bytes = row[1]
     return _veil(sealed[:NONCE_BYTES], key, body, sealed[NONCE_BYTES:])
 
 
-def put(db: apsw.Connection, key: str, body: str, answer: bytes, *, now: str) -> None:
-    """Keep an answer, and drop those whose hour is over."""
-    db.execute("DELETE FROM answer WHERE until <= ?", (now,))
-    nonce = secrets.token_bytes(NONCE_BYTES)
-    db.execute(
-        "INSERT OR REPLACE INTO answer (key, body, until, sealed) VALUES (?, ?, ?, ?)",
-        (_name(key), body, clock.text(clock.parse(now) + KEPT), nonce + _veil(nonce, key, body, answer)),
-    )
-
-
-def _name(key: str) -> bytes:
+def name_of(key: str) -> bytes:
+    """Return the name under which a key's answer is stored, from which the key can't be had."""
     return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16, person=b"treering answer").digest()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import msgspec
 
@@ -53,3 +54,10 @@ class Canonical:
                 _, (size, _) = self._kept.popitem(last=False)
                 self._room += size
         return message
+
+    def says(self, names: Sequence[bytes], elements: Sequence[bytes], messages: Sequence[Message]) -> bool:
+        """Tell whether raw messages, of these digests, are in canonical form what a call says."""
+        if len(elements) != len(messages):
+            return False
+        read = (self.read(name, raw) for name, raw in zip(names, elements, strict=True))
+        return all(found is message or found == message for found, message in zip(read, messages, strict=True))

@@ -1,11 +1,4 @@
-"""What each read takes from the file: functions of a read-only connection.
-
-`calls` puts prompts together. A prompt is stored as the first `shared` ids of another call's prompt and sampled ids,
-then a tail; that call's prompt may be stored likewise. A wanted prompt is filled from its end: its own tail, then,
-walking up, what each holder adds below the mark that is still open, until a holder is stored whole or was put together
-in the same pass. So each prompt costs its length and the holders above the nearest one known, in whatever order they
-come, and no holder outside the page is ever put together.
-"""
+"""What each read takes from the file: functions of a read-only connection."""
 
 from __future__ import annotations
 
@@ -14,13 +7,12 @@ from typing import Any, Literal, NamedTuple
 
 import apsw
 import msgspec
-import numpy as np
 
 from capture.errors import ClientError, StoreError
-from capture.store import contents, query, rows
+from capture.store import contents, prompts, query, rows
 from capture.store.base import Entry, Exchange, Page, Query
 from capture.store.canonical import Canonical
-from graph.records import Call, IntArray, Message, Notice
+from graph.records import Call, Message, Notice
 
 
 def get(db: apsw.Connection, rollout: str) -> Entry | None:
@@ -41,9 +33,10 @@ def by_secret(db: apsw.Connection, digest: bytes) -> tuple[Entry, Literal["agent
 def page(db: apsw.Connection, asked: Query) -> Page:
     """Return a page of rollouts. A cursor is the order's first letters and the place of the last entry seen."""
     order = asked.order
-    after = _place(asked)
+    after = place(asked)
     # `order` is one of two literals; all else is bound.
-    where, bindings = [f"{order} > ?"], [after]
+    where: list[str] = [f"{order} > ?"]
+    bindings: list[Any] = [after]
     if asked.state is not None:
         where.append("state = ?")
         bindings.append(asked.state)
@@ -63,32 +56,25 @@ def page(db: apsw.Connection, asked: Query) -> Page:
     )
 
 
-def _place(asked: Query) -> Any:
+def place(asked: Query) -> int:
+    """Return the place that a page starts behind. Raises `ClientError` `bad_cursor`."""
     if asked.after is None:
         return 0
-    order, place = asked.after[:2], asked.after[2:]
-    if order != asked.order[:2] or not (place.isascii() and place.isdigit() and len(place) < 19):
+    order, at = asked.after[:2], asked.after[2:]
+    if order != asked.order[:2] or not (at.isascii() and at.isdigit() and len(at) < 19):
         raise ClientError(
             "bad_cursor",
             f"{asked.after!r} is no cursor of order={asked.order}",
             hint="pass the `next` of the page before, with the same order",
             param="after",
         )
-    return int(place)
+    return int(at)
 
 
-_COLUMN = {"sampled": "SELECT sampled FROM call WHERE key = ?", "tail": "SELECT tail FROM call WHERE key = ?"}
-
-
-class _Stored(NamedTuple):
-    """The columns by which a prompt is put together."""
-
-    key: int
-    holder: int | None
-    shared: int | None
-    n_prompt: int | None
-    n_sampled: int | None
-    check: int | None
+_COLUMN: dict[prompts.Column, str] = {
+    "sampled": "SELECT sampled FROM call WHERE key = ?",
+    "tail": "SELECT tail FROM call WHERE key = ?",
+}
 
 
 class Calls(NamedTuple):
@@ -113,7 +99,7 @@ def calls(db: apsw.Connection, rollout: str, *, after: int, limit: int | None, c
         " WHERE call.rollout = ? AND call.n > ? ORDER BY call.n LIMIT ?",
         (key, after, -1 if limit is None else limit),
     )
-    prompts = _Prompts(db, key)
+    whole = _prompts(db, key)
     messages = _Messages(db, key, canonical)
     out = []
     for n, status, delivered, arrived, ended, chain, own, record, logprobs, sampled in found:
@@ -130,78 +116,27 @@ def calls(db: apsw.Connection, rollout: str, *, after: int, limit: int | None, c
             msgspec.structs.replace(
                 call,
                 messages=rows.load_messages(contents.get(db, own)) if own is not None else messages.of(chain),
-                prompt_ids=prompts.of(n),
+                prompt_ids=whole.of(n),
                 sampled_ids=rows.read_ints(sampled),
                 logprobs=rows.read_floats(logprobs),
             )
         )
-    return Calls(out, tuple(prompts.broken))
+    return Calls(out, tuple(whole.broken))
 
 
-class _Prompts:
-    """Puts the prompts of one rollout together, in one pass."""
+def _prompts(db: apsw.Connection, rollout: int) -> prompts.Prompts:
+    keys: dict[int, int] = {}
+    stored: dict[int, prompts.Stored] = {}
+    columns = "SELECT n, key, holder, shared, n_prompt, n_sampled, check_prompt FROM call WHERE rollout = ?"
+    for n, key, *rest in query.every(db, columns, (rollout,)):
+        keys[n], stored[n] = key, prompts.Stored(*rest)
 
-    def __init__(self, db: apsw.Connection, rollout: int) -> None:
-        self._db = db
-        self._stored = {
-            n: _Stored(*columns)
-            for n, *columns in query.every(
-                db,
-                "SELECT n, key, holder, shared, n_prompt, n_sampled, check_prompt FROM call WHERE rollout = ?",
-                (rollout,),
-            )
-        }
-        self._whole: dict[int, IntArray] = {}
-        self.broken: list[int] = []
+    def fetch(piece: prompts.Piece) -> bytes | None:
+        n, column = piece
+        data: bytes | None = query.value(db, _COLUMN[column], (keys[n],))
+        return data
 
-    def of(self, n: int) -> IntArray | None:
-        """Return a call's whole prompt; None where none is stored, or where it is broken."""
-        stored = self._stored[n]
-        if stored.n_prompt is None:
-            return None
-        prompt = np.empty(stored.n_prompt, dtype=np.int32)
-        if not self._fill(prompt, n) or rows.check(prompt.astype("<i4", copy=False).tobytes()) != stored.check:
-            self.broken.append(n)
-            return None
-        prompt.flags.writeable = False
-        self._whole[n] = prompt
-        return prompt
-
-    def _fill(self, prompt: IntArray, n: int) -> bool:
-        """Fill `prompt` with the prompt of call `n`, from its end; False when what it is made of isn't there."""
-        at: int | None = n
-        until = len(prompt)
-        seen: set[int] = set()
-        while until > 0:
-            stored = None if at is None else self._stored.get(at)
-            if at is None or stored is None or stored.n_prompt is None or at in seen:
-                return False
-            seen.add(at)
-            if until > stored.n_prompt:
-                # What of the holder's sampled ids lies below the mark.
-                if not self._copy(prompt, stored, "sampled", stored.n_prompt, until):
-                    return False
-                until = stored.n_prompt
-            whole = self._whole.get(at)
-            if whole is not None:
-                prompt[:until] = whole[:until]
-                return True
-            shared = stored.shared or 0
-            if until > shared:
-                if not self._copy(prompt, stored, "tail", shared, until):
-                    return False
-                until = shared
-            at = stored.holder
-        return True
-
-    def _copy(
-        self, prompt: IntArray, stored: _Stored, column: Literal["sampled", "tail"], start: int, until: int
-    ) -> bool:
-        ids = rows.read_ints(query.value(self._db, _COLUMN[column], (stored.key,)))
-        if ids is None or len(ids) < until - start:
-            return False
-        prompt[start:until] = ids[: until - start]
-        return True
+    return prompts.Prompts(stored, fetch)
 
 
 class _Messages:

@@ -18,7 +18,7 @@ from capture.errors import ClientError
 from capture.store import answers, contents, query, rows, tally
 from capture.store.base import Delta, Entry, Exchange, Parts, Record, Spool, new_tokens
 from capture.store.canonical import Canonical
-from graph.records import Call, Notice
+from graph.records import Call, Notice, Rollout
 
 CRASHED = {"blame": "treering", "status": 503, "message": "Treering stopped while the call ran."}
 """The error of a call that was running when its process died."""
@@ -28,24 +28,24 @@ _BUMP = "UPDATE rollout SET version = version + 1 WHERE key = ?"
 
 def add(db: apsw.Connection, entries: Sequence[Entry], *, key: str | None, answer: bytes | None, now: str) -> None:
     """Add rollouts, all or none, and keep the answer under its key. `key`: Idempotency-Key, a space, body's digest."""
-    idempotency, body = ("", "") if key is None else key.rsplit(" ", 1)
+    idempotency, body = answers.parted(key)
     if key is not None and answers.get(db, idempotency, body, now=now) is not None:
-        raise ClientError(
-            "idempotency_key_raced",
-            "another request with this Idempotency-Key was answered meanwhile",
-            hint="send it again to get that answer",
-            status=409,
-        )
+        raise answers.raced()
     seen = set()
     for entry in entries:
         name = entry.rollout.id
         if name in seen or _key(db, name) is not None:
-            raise ClientError("id_taken", f"a rollout with the id {name!r} is there already", status=409, param="id")
+            raise id_taken(name)
         seen.add(name)
     for entry in entries:
         _add_one(db, entry)
     if key is not None and answer is not None:
         answers.put(db, idempotency, body, answer, now=now)
+
+
+def id_taken(name: str) -> ClientError:
+    """Return the error for an id that is there already."""
+    return ClientError("id_taken", f"a rollout with the id {name!r} is there already", status=409, param="id")
 
 
 def change(db: apsw.Connection, rollout: str, changes: Mapping[str, Any], *, now: str) -> Entry | None:
@@ -54,10 +54,8 @@ def change(db: apsw.Connection, rollout: str, changes: Mapping[str, Any], *, now
     if key is None:
         return None
     old = _entry(db, key)
-    new = msgspec.structs.replace(old.rollout, **changes)
+    new = changed(old.rollout, changes, now=now)
     if new.state == "closed" and old.rollout.state == "open":
-        if new.closed_at is None:
-            new = msgspec.structs.replace(new, closed_at=now)
         db.execute("UPDATE rollout SET closed = ? WHERE key = ?", (_next(db, "closed"), key))
     elif new.state == "open" and old.rollout.state == "closed":
         db.execute("UPDATE rollout SET closed = NULL, sealed = 0 WHERE key = ?", (key,))
@@ -71,6 +69,14 @@ def change(db: apsw.Connection, rollout: str, changes: Mapping[str, Any], *, now
         _put_labels(db, key, new.labels)
     # Read back, not handed back: a value that the record can't hold fails here, and the change with it.
     return _entry(db, key)
+
+
+def changed(old: Rollout, changes: Mapping[str, Any], *, now: str) -> Rollout:
+    """Return a rollout with some fields set; one that closes has its time."""
+    new = msgspec.structs.replace(old, **changes)
+    if new.state == "closed" and old.state == "open" and new.closed_at is None:
+        return msgspec.structs.replace(new, closed_at=now)
+    return new
 
 
 def delete(db: apsw.Connection, rollout: str) -> bool:
@@ -290,9 +296,9 @@ def _put_call(
     parts = exchange.parts
     request = contents.put_body(db, key, exchange.request, parts=parts)
     sent = _put_sent(db, key, exchange, request)
-    if _is_of(parts, call):
+    if is_of(parts, call):
         chain, messages = request.chains["messages"].last, None
-    elif sent is not None and _is_of(exchange.sent_parts, call) and "messages" in sent.chains:
+    elif sent is not None and is_of(exchange.sent_parts, call) and "messages" in sent.chains:
         chain, messages = sent.chains["messages"].last, None
     else:
         chain, messages = _canonical_chain(db, key, call, (request, sent), canonical)
@@ -367,7 +373,7 @@ def _put_sent(db: apsw.Connection, key: int, exchange: Exchange, request: conten
     )
 
 
-def _is_of(parts: Parts | None, call: Call) -> bool:
+def is_of(parts: Parts | None, call: Call) -> bool:
     """Say if a body's messages are the very ones that the call says."""
     return parts is not None and parts.messages is call.messages and bool(call.messages)
 
@@ -393,10 +399,8 @@ def _canonical_chain(
         return None, None
     for body in passed:
         chain = None if body is None else body.chains.get("messages")
-        if chain is not None and len(chain.elements) == len(call.messages):
-            read = (canonical.read(name, raw) for name, raw in zip(chain.names, chain.elements, strict=True))
-            if all(found is message or found == message for found, message in zip(read, call.messages, strict=True)):
-                return chain.last, None
+        if chain is not None and canonical.says(chain.names, chain.elements, call.messages):
+            return chain.last, None
     return None, contents.put(db, key, rows.dump_messages(call.messages))
 
 
