@@ -14,12 +14,12 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from capture import answers, bulk, clock, exports, guard, mending, parquet, resume
+from capture import answers, bulk, clock, engine_routes, exports, guard, mending, parquet, resume
 from capture.errors import ClientError
+from capture.reach import Reach
 from capture.settings import parse_address
 from capture.store.base import Entry, Exchange, Query
 from capture.tasks import spawn
-from capture.upstream import Engine
 from graph import view
 from graph.graph import Graph
 
@@ -74,12 +74,13 @@ def routes(appliance: Appliance) -> list[web.RouteDef]:
         web.get("/sequences", api.bulk),
         web.get("/rollouts/{id}/replay", api.replay),
         web.get("/rollouts/{id}/replay/{k}", api.seed),
+        web.get("/tunnels", api.tunnels),
         web.get("/rollouts/{id}/calls", api.calls),
         web.get("/rollouts/{id}/calls/{n}", api.call),
         web.post("/rollouts/{id}/close", api.close),
         web.put("/rollouts/{id}/reward", api.reward),
         web.put("/rollouts/{id}/roles", api.roles),
-        web.get("/engines", api.engines),
+        *engine_routes.routes(appliance),
         web.get("/health", api.health),
         web.get("/ready", api.ready),
     ]
@@ -241,10 +242,6 @@ class _Api:
         entry = await self._appliance.rollouts.role(request.match_info["id"], body)
         return answers.answer(request, await self._rollout(entry))
 
-    async def engines(self, request: web.Request) -> web.StreamResponse:
-        answers.query(request, {})
-        return answers.answer(request, {"engines": [_engine(one) for one in self._appliance.fleet.all], "next": None})
-
     async def health(self, request: web.Request) -> web.StreamResponse:
         answers.query(request, {})
         return answers.answer(request, {"ok": True, "nonce": self._appliance.nonce})
@@ -260,10 +257,15 @@ class _Api:
         parts: dict[str, dict[str, Any]] = {
             "engine": {"ok": usable, "reason": "; ".join(down) or None},
             "store": {"ok": broken is None, "reason": broken},
-            "tunnel": {"ok": True, "reason": "no tunnel is set up"},
+            "tunnel": _tunnels_ready(self._appliance.reach),
         }
         fine = all(part["ok"] for part in parts.values())
         return answers.answer(request, {"ready": fine, **parts}, status=200 if fine else 503)
+
+    async def tunnels(self, request: web.Request) -> web.StreamResponse:
+        answers.query(request, {})
+        shown = [msgspec.to_builtins(tunnel) for tunnel in self._appliance.reach.health]
+        return answers.answer(request, {"tunnels": shown, "next": None})
 
     async def _graph(self, request: web.Request) -> Graph:
         graph: Graph = await self._appliance.rollouts.graph(request.match_info["id"])
@@ -278,24 +280,6 @@ class _Api:
         packed = answers.wants_msgpack(request)
         body = await asyncio.to_thread(lambda: answers.encode(shape(graph), packed=packed))
         return answers.encoded(request, body, packed=packed)
-
-
-def _engine(engine: Engine) -> dict[str, Any]:
-    who = engine.identity
-    return {
-        "name": engine.name,
-        "kind": engine.kind,
-        "url": engine.url,
-        "version": who.version if who else None,
-        "models": list(who.models) if who else [],
-        "max_model_len": who.max_model_len if who else None,
-        "tier": engine.tier,
-        "tier_reason": engine.tier_reason,
-        "logprobs_mode": engine.logprobs_mode,
-        "healthy": engine.healthy,
-        "reason": engine.changed or engine.reason or None,
-        "in_flight": engine.in_flight,
-    }
 
 
 def _arrays(graph: Graph, n: int) -> dict[str, Any]:
@@ -339,3 +323,14 @@ def _labels(pairs: list[tuple[str, str]]) -> dict[str, str]:
             "invalid_query", "One label is asked for with two values.", hint="No rollout has both.", status=422
         )
     return labels
+
+
+def _tunnels_ready(reach: Reach) -> dict[str, Any]:
+    """Say whether a remote rollout could be served: one open and healthy, or none opened so far."""
+    if not reach.set_up:
+        return {"ok": True, "reason": "no tunnel is set up"}
+    opened = [tunnel for tunnel in reach.health if tunnel.opened]
+    down = [f"{tunnel.name}: {tunnel.reason}" for tunnel in opened if not tunnel.healthy]
+    if not opened:
+        return {"ok": True, "reason": "none is open: the first rollout that needs one opens it"}
+    return {"ok": len(down) < len(opened), "reason": "; ".join(down) or None}

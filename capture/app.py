@@ -10,10 +10,11 @@ import logging
 import os
 import secrets
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from capture import api, certificates, guard, keys, listener, logs, mending, paths, relay
+from capture import api, certificates, clock, guard, keys, listener, logs, mending, paths, relay
 from capture.calls import Calls
 from capture.client import find_key
 from capture.dialects.base import Dialect, Target
@@ -25,15 +26,19 @@ from capture.dialects.responses import Responses, retrieved
 from capture.errors import CaptureError, ClientError, TreeringError, UsageError
 from capture.fleet import Fleet
 from capture.gate import Gate
+from capture.holds import Holds
 from capture.live import Live
 from capture.onboarding import given_engines, onboard, scripted_engine
+from capture.reach import Reach
 from capture.registration import Defaults, Place
 from capture.rollouts import Rollouts
 from capture.settings import Settings, is_loopback, key_path, parse_address
 from capture.store import open_store
-from capture.store.base import Store
+from capture.store.base import Entry, Store
 from capture.tasks import spawn
 from capture.upstream import HEADER_LIMIT, Engine
+from graph.records import Notice
+from tunnel.base import Local
 
 if TYPE_CHECKING:
     from capture.scripted import ScriptedEngine
@@ -66,12 +71,16 @@ class Appliance:
         spoken: tuple[Dialect, ...] = (Chat(), Completions(), Responses(), Messages(), Gemini())
         self.dialects = {dialect.name: dialect for dialect in spoken}
         self.fleet: Fleet
+        self.reach = Reach(settings)
         self.rollouts = Rollouts(
             self.store,
             place=self._place,
             defaults=Defaults(sampling=settings.sampling, limits=settings.limits),
+            reach=self.reach,
+            witness=self._witness,
         )
         self._gate = Gate(self.rollouts)
+        self.holds = Holds(self.store, places=settings.max_in_flight, longest=settings.max_queued)
         self._scripted: list[ScriptedEngine] = []
         self._watches: list[asyncio.Task[None]] = []
         self._calls: Calls
@@ -93,6 +102,7 @@ class Appliance:
         """
         try:
             await self.store.open()
+            await self.holds.load()
             self.fleet = await self._start_fleet()
             self._calls = Calls(
                 rollouts=self.rollouts,
@@ -101,10 +111,13 @@ class Appliance:
                 relay_abort=self.settings.relay_abort,
                 on_store_failure=self.settings.on_store_failure,
                 log=logs.call_line,
+                holds=self.holds,
             )
             self.admin_key = self._find_admin_key()
             await self._open_planes()
+            self._lead()
             self._watches += [
+                spawn(self.reach.watch(), name="watch the tunnels"),
                 spawn(self.fleet.watch(), name="watch the engines"),
                 spawn(self.rollouts.watch(), name="watch rollouts at rest"),
                 spawn(mending.watch(self.store, self.rollouts), name="watch a store that is down"),
@@ -117,6 +130,7 @@ class Appliance:
 
     async def close(self) -> None:
         """Stop accepting, let streams finish within `shutdown_timeout`, then close the engine and, last, the store."""
+        await self._close_tunnels()
         for runner in reversed(self._runners):
             await runner.cleanup()
         self._runners.clear()
@@ -188,11 +202,50 @@ class Appliance:
                 out.write(key + "\n")
         return key
 
+    def _lead(self) -> None:
+        """Let tunnels lead to the data plane, once it listens."""
+        host, _ = parse_address(self.settings.listen)
+        parts = urlsplit(self.data_url)
+        assert parts.port is not None
+        self.reach.start(
+            Local(host=host or "0.0.0.0", port=parts.port, scheme=parts.scheme),  # noqa: S104  where it listens, not a bind
+            url=self.data_url,
+            loopback=is_loopback(host),
+            nonce=self.nonce,
+            on_lost=self._tunnel_lost,
+        )
+
+    def _tunnel_lost(self, rollouts: frozenset[str], known: dict[str, Any]) -> None:
+        for name in rollouts:
+            self.store.notice(name, Notice(code="tunnel_lost", at=clock.now(), data=known))
+
+    async def _close_tunnels(self) -> None:
+        """Close the tunnels before their listener, after what comes through them has had its time."""
+        if self.reach.set_up:
+            for runner in self._runners:
+                for site in list(runner.sites):
+                    await site.stop()
+            try:
+                async with asyncio.timeout(self.settings.shutdown_timeout):
+                    await self.rollouts.drained()
+            except TimeoutError:
+                pass
+        await self.reach.close()
+
+    def _witness(self, entry: Entry) -> dict[str, Any]:
+        """Say what is known of why a rollout made no calls."""
+        own = entry.registration.engine
+        engines = [engine for engine in self.fleet.all if own is None or engine.url == own.rstrip("/")]
+        down = [f"{engine.name}: {engine.reason}" for engine in engines if not engine.healthy]
+        reachable = len(down) < len(engines)
+        known: dict[str, Any] = {"engine": "reachable" if reachable else "; ".join(down) or "unknown"}
+        if (tunnel := self.reach.told(entry.rollout.id)) is not None:
+            known["tunnel"] = "up" if tunnel["healthy"] else f"down: {tunnel['reason']}"
+        return known
+
     async def _place(self, own: str | None) -> Place:
         engine = self.fleet.first if own is None else await self.fleet.admit(own)
         return Place(
-            url=self.data_url,
-            loopback=is_loopback(parse_address(self.settings.listen)[0]),
             model=self.settings.model or next(iter(engine.models), None),
             tier=engine.tier,
             tier_reason=engine.tier_reason,

@@ -17,6 +17,7 @@ from capture.admission import PINNABLE
 from capture.errors import ClientError
 from capture.keys import PREFIX, RANDOM_BYTES, digest
 from capture.limits import fault
+from capture.reach import CONSUMERS, Way
 from capture.store.base import Entry, Registration
 from graph.records import Rollout
 
@@ -37,8 +38,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Reach(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a rollout's consumers run."""
 
-    agent: Literal["local", "remote"] = "local"
-    tools: Literal["local", "remote"] = "local"
+    agent: Literal["local", "remote"] | None = None
+    tools: Literal["local", "remote"] | None = None
 
 
 class New(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,10 +70,8 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where rollouts are served: the data plane's URL, and what the engine was found to be."""
+    """What serves a rollout: the model, and what the engine was found to be."""
 
-    url: str
-    loopback: bool
     model: str | None
     tier: Literal["train", "eval"]
     tier_reason: str
@@ -117,13 +116,19 @@ def read(body: Any) -> tuple[list[New], bool]:
     return news, several
 
 
-def register(new: New, place: Place, defaults: Defaults, *, now: str, body: str) -> Registered:
-    """Make one rollout: its entry, and the answer with its secrets. `body` is the digest of what was asked.
-
-    Raises `ClientError` (409 `tier_too_low`; 422 for what can't be met).
-    """
+def check(new: New, place: Place) -> New:
+    """Return what was asked for with an id. Raises `ClientError` (409 `tier_too_low`; 422 for what can't be met)."""
     _check(new, place)
-    name = new.id or f"r-{secrets.token_hex(8)}"
+    return new if new.id is not None else msgspec.structs.replace(new, id=f"r-{secrets.token_hex(8)}")
+
+
+def register(new: New, place: Place, way: Way, defaults: Defaults, *, now: str, body: str) -> Registered:
+    """Make one rollout that was checked: its entry, and the answer with its secrets.
+
+    `way` are the addresses of its consumers; `body` is the digest of what was asked.
+    """
+    assert new.id is not None, "a checked registration has an id"
+    name = new.id
     secret = f"{PREFIX}{secrets.token_urlsafe(RANDOM_BYTES)}"
     tools_secret = f"{PREFIX}tools-{secrets.token_urlsafe(RANDOM_BYTES)}"
     limits = {key: value for key, value in {**defaults.limits, **new.limits}.items() if value is not None}
@@ -150,18 +155,18 @@ def register(new: New, place: Place, defaults: Defaults, *, now: str, body: str)
         task_data=new.task.data,
         task_private=new.task.private,
         ttl_s=new.ttl_s,
-        reach={"agent": new.reach.agent, "tools": new.reach.tools},
+        reach={each: where for each in CONSUMERS if (where := getattr(new.reach, each)) is not None},
         body=body,
     )
     entry = Entry(rollout=rollout, registration=registration, secret=digest(secret), tools_secret=digest(tools_secret))
-    base = f"{place.url}/v1"
+    base = f"{way.agent}/v1"
     answer: dict[str, Any] = {
         "id": name,
         "secret": secret,
         "tools_secret": tools_secret,
-        "url": place.url,
+        "url": way.agent,
         "base_url": base,
-        "tools_url": place.url,
+        "tools_url": way.tools,
         "tier": place.tier,
         "model": model,
         # Moves with each call; this is where it stands if none comes.
@@ -169,9 +174,9 @@ def register(new: New, place: Place, defaults: Defaults, *, now: str, body: str)
         "env": {
             "OPENAI_BASE_URL": base,
             "OPENAI_API_KEY": secret,
-            "ANTHROPIC_BASE_URL": place.url,
+            "ANTHROPIC_BASE_URL": way.agent,
             "ANTHROPIC_API_KEY": secret,
-            "GOOGLE_GEMINI_BASE_URL": place.url,
+            "GOOGLE_GEMINI_BASE_URL": way.agent,
             "GEMINI_API_KEY": secret,
             "NO_PROXY": "127.0.0.1,localhost,::1",
         },
@@ -204,13 +209,6 @@ def _check(new: New, place: Place) -> None:
             hint="Register with require_tier eval if text alone is enough, or serve an engine that gives token ids.",
             status=409,
         )
-    for consumer, where in (("agent", new.reach.agent), ("tools", new.reach.tools)):
-        if where == "remote" and place.loopback:
-            raise _invalid(
-                f"`reach.{consumer}` is remote, but the data plane listens on loopback ({place.url}): it would never "
-                "be reached",
-                hint="Listen on an address that the sandbox can reach (--listen H:P).",
-            )
 
 
 def _siblings(new: New, n: int) -> list[New]:

@@ -15,6 +15,7 @@ from capture import clock, elsewhere, keys, registration
 from capture.errors import ClientError, StoreError
 from capture.graphs import Graphs
 from capture.live import Live
+from capture.reach import Reach, Wish
 from capture.registration import Defaults, Place
 from capture.store.base import Arrival, Entry, Page, Query, Store
 from graph import graph
@@ -40,9 +41,20 @@ STOPS_BEFORE_REFUSAL = 3
 class Rollouts:
     """All rollouts: those that live here, and the way to the store for the rest."""
 
-    def __init__(self, store: Store, *, place: Callable[[str | None], Awaitable[Place]], defaults: Defaults) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        place: Callable[[str | None], Awaitable[Place]],
+        defaults: Defaults,
+        reach: Reach,
+        witness: Callable[[Entry], dict[str, Any]] = lambda _entry: {},
+    ) -> None:
+        """`witness` says what is known of why a rollout made no calls: `engine`, and `tunnel` where it has one."""
         self._store = store
         self._place = place
+        self._reach = reach
+        self._witness = witness
         self._defaults = defaults
         self._live: dict[str, Live] = {}
         self._loading: dict[str, asyncio.Lock] = {}
@@ -189,18 +201,31 @@ class Rollouts:
         news, several = registration.read(body)
         now = clock.now()
         places = {engine: await self._place(engine) for engine in {new.engine for new in news}}
-        made = [registration.register(new, places[new.engine], self._defaults, now=now, body=digest) for new in news]
+        news = [registration.check(new, places[new.engine]) for new in news]
+        ways = await self._reach.lead(
+            [Wish(rollout=str(new.id), agent=new.reach.agent, tools=new.reach.tools) for new in news]
+        )
+        made = [
+            registration.register(new, places[new.engine], ways[str(new.id)], self._defaults, now=now, body=digest)
+            for new in news
+        ]
         answers = [one.answer for one in made]
         answer = msgspec.json.encode({"rollouts": answers} if several else answers[0])
+        stored = False
         try:
             await self._store.add(
                 [one.entry for one in made], key=None if key is None else f"{key} {digest}", answer=answer
             )
+            stored = True
         except ClientError as error:
             if key is None or error.code != "idempotency_key_raced":
                 raise
             first = await self._store.answered(key, digest)
             return answer if first is None else first
+        finally:
+            if not stored:
+                for name in ways:
+                    self._reach.release(name)
         return answer
 
     async def entry(self, name: str) -> Entry:
@@ -284,8 +309,9 @@ class Rollouts:
                 cut()
             # What was cut still has its record to write; that takes a commit, not a reply.
             await self._drained(live, 5.0)
-        await self._tell_strangers(entry)
+        await self._tell_silence(entry)
         changed = await self._store.change(name, {"state": "closed", "closed_at": clock.now()})
+        self._reach.release(name)
         if live is not None:
             self._forget(live)
         self._closing.set()
@@ -372,6 +398,7 @@ class Rollouts:
         """Look after rollouts at rest, for ever: spare room goes, and one that is past its time closes."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
+            await self._release_closed()
             for live in list(self._live.values()):
                 live.rest(REST_AFTER_S)
                 if self._store.shared and live.is_idle(FORGET_AFTER_S):
@@ -490,16 +517,36 @@ class Rollouts:
         self._forget(live)
         return True
 
-    async def _tell_strangers(self, entry: Entry) -> None:
-        """Note the keys that opened nothing since a rollout began, if its own agent never came: it may hold one."""
-        came = sum(at >= entry.rollout.created_at for at in self._strangers)
-        if came and not await self._store.calls(entry.rollout.id, limit=1):
-            notice = Notice(code="unknown_secret_calls", at=clock.now(), data={"calls": came})
+    async def _tell_silence(self, entry: Entry) -> None:
+        """Note what is known of why a rollout's agent never came, if it did not.
+
+        Keys that opened nothing since it began: its agent may hold one. And how engine and tunnel stand.
+        """
+        if await self._store.calls(entry.rollout.id, limit=1):
+            return
+        now = clock.now()
+        if came := sum(at >= entry.rollout.created_at for at in self._strangers):
+            notice = Notice(code="unknown_secret_calls", at=now, data={"calls": came})
             self._store.notice(entry.rollout.id, notice)
+        if known := self._witness(entry):
+            self._store.notice(entry.rollout.id, Notice(code="no_calls", at=now, data=known))
+
+    async def _release_closed(self) -> None:
+        """Give back the tunnels of rollouts that another process has closed."""
+        if not self._store.shared:
+            return
+        for name in self._reach.held:
+            try:
+                entry = await self._store.get(name)
+            except StoreError:
+                return
+            if entry is None or entry.rollout.state == "closed":
+                self._reach.release(name)
 
     async def _expire(self, name: str) -> Entry | None:
         if (entry := await self._store.get(name)) is not None:
-            await self._tell_strangers(entry)
+            await self._tell_silence(entry)
+        self._reach.release(name)
         self._store.notice(name, Notice(code="expired", at=clock.now()))
         return await self._store.change(name, {"state": "closed", "closed_at": clock.now()})
 

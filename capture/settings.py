@@ -64,6 +64,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allow_engine: tuple[str, ...] = ()
     sampling: dict[str, Any] = {}
     limits: dict[str, Any] = {}
+    tunnel: tuple[str, ...] = ()
+    tunnel_multiplex: int = 32
+    proxy_from_env: bool = False
+    max_in_flight: int = 1024
+    max_queued: int = 4096
     shutdown_timeout: float = 30.0
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -192,6 +197,28 @@ TABLE: tuple[Setting, ...] = (
         help="A prefix of URLs that rollouts may name as their own engine. Default: none may.",
     ),
     Setting(
+        name="tunnel",
+        default=(),
+        metavar="KIND[=WHERE]",
+        repeatable=True,
+        help="How consumers on other machines get here: direct[=HOST], custom=URL, gradio[=HOST:PORT], ssh=USER@HOST "
+        "(docs/tunnels.md). Several: each rollout gets the least loaded. Opened when the first rollout needs one.",
+    ),
+    Setting(
+        name="tunnel_multiplex",
+        kind="whole",
+        default=32,
+        metavar="N",
+        least=1,
+        help="Rollouts that share one tunnel of gradio's or ssh's; for more of them another is opened.",
+    ),
+    Setting(
+        name="proxy_from_env",
+        kind="yes",
+        default=False,
+        help="Reach engines and tunnels through the proxy that HTTP_PROXY and the like name.",
+    ),
+    Setting(
         name="sampling",
         kind="pairs",
         default={},
@@ -207,6 +234,22 @@ TABLE: tuple[Setting, ...] = (
         repeatable=True,
         help="Limits for rollouts that give none themselves: max_calls, max_output_tokens, max_total_tokens, "
         "max_prompt_tokens, deadline_s.",
+    ),
+    Setting(
+        name="max_in_flight",
+        kind="whole",
+        default=1024,
+        metavar="N",
+        least=1,
+        help="Calls at one engine at once. The others wait, in turn by rollout, 20 s at most.",
+    ),
+    Setting(
+        name="max_queued",
+        kind="whole",
+        default=4096,
+        metavar="N",
+        least=0,
+        help="Calls that may wait for one engine; who finds no room gets 503 with a time to come again.",
     ),
     Setting(
         name="shutdown_timeout",

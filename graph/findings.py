@@ -42,8 +42,13 @@ _ROWS = (
         level="error",
         text="The rollout was closed without a model call.",
         means="No request with this rollout's secret reached the data plane.",
-        do="See `near`. If it is empty, the agent was started with another base URL or key, or never started.",
-        data=(("near", "codes of this rollout's notices that may explain it"),),
+        do="See `near`, and how tunnel and engine stood. If all is well there, the agent was started with another "
+        "base URL or key, or never started.",
+        data=(
+            ("near", "codes of this rollout's notices that may explain it"),
+            ("tunnel", "`up`, or why it was down, when the rollout closed; absent where it had none"),
+            ("engine", "`reachable`, or why it was not, when the rollout closed"),
+        ),
     ),
     Row(
         code="capture_incomplete",
@@ -100,7 +105,11 @@ _ROWS = (
         text="The tunnel that this rollout's agent used was lost.",
         means="Calls after that moment could not arrive.",
         do="Run the rollout again; new ones get the new address.",
-        data=(("url", "the address that was lost"),),
+        data=(
+            ("url", "the address that was lost"),
+            ("tunnel", "the tunnel"),
+            ("reason", "what was seen of the loss"),
+        ),
         source="notice",
     ),
     Row(
@@ -384,6 +393,23 @@ _ROWS = (
         means="The agent got a last reply that ends its loop; it is no turn and not trained.",
         do="Raise the limit if the task needs more.",
         data=(("limit", "the limit's name"), ("at_call", "the first call that it stopped"), ("stops", "replies given")),
+    ),
+    Row(
+        code="weights_changed",
+        level="warn",
+        text="The weights changed while {count} [call|calls] ran.",
+        means="Their tokens were drawn from two versions; without spans by token nobody knows which from which.",
+        do="Pause, update, say the version, resume: then no call straddles a change.",
+        data=(("versions", "the versions, in the order of the calls"),),
+    ),
+    Row(
+        code="engine_changed",
+        level="warn",
+        text="{count} [call|calls] met another engine than the call before: {why}.",
+        means="It serves the same model with the same context length; its caches, precision or version may differ.",
+        do="Nothing, if that was meant; else see why the engine went away.",
+        data=(("engine", "the engine that answered"), ("before", "the one before"), ("why", "in words")),
+        source="notice",
     ),
     # -- requests: what was done to them? ----------------------------------------------------------------------------
     Row(

@@ -19,6 +19,7 @@ from aiohttp.test_utils import TestServer
 
 from capture import api, clock
 from capture.engines.base import Identity
+from capture.holds import Holds
 from capture.registration import Defaults, Place
 from capture.rollouts import Rollouts
 from capture.settings import Settings
@@ -26,6 +27,7 @@ from capture.store import open_store
 from capture.store.base import Exchange, Record
 from graph.messages import from_chat
 from graph.records import Call
+from tests.leads import LEADS
 
 KEY = "the-key"
 
@@ -48,7 +50,7 @@ class Plane:
             identity=Identity(kind="vllm", url="http://e", version="0.32.0", models=("tiny",), max_model_len=2048),
         )  # fmt: skip
         place = Place(
-            url="http://127.0.0.1:8400", loopback=True, model="tiny", tier="train", tier_reason="ids",
+            model="tiny", tier="train", tier_reason="ids",
             logprobs_mode="raw",
         )  # fmt: skip
 
@@ -57,7 +59,9 @@ class Plane:
 
         # What the fleet is asked for: the one engine.
         self.fleet = SimpleNamespace(engines=[self.engine], all=[self.engine])
-        self.rollouts = Rollouts(self.store, place=placed, defaults=Defaults())
+        self.holds = Holds(self.store)
+        self.reach = LEADS
+        self.rollouts = Rollouts(self.store, place=placed, defaults=Defaults(), reach=LEADS)
         self.url = ""
         # Set when a caller hung up and its handler was cancelled.
         self.hung_up = asyncio.Event()

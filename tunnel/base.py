@@ -12,11 +12,17 @@ class Local(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str
     port: int
+    scheme: str = "http"
 
     @property
     def url(self) -> str:
         """Its address on this machine."""
-        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+        return url_at(self.host, self.port, scheme=self.scheme)
+
+
+def url_at(host: str, port: int, *, scheme: str) -> str:
+    """Return the URL of a host, which may be an IPv6 address, and a port."""
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class Tunnel(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tunnel.base import Local
+from tunnel.base import Local, url_at
 from tunnel.errors import TunnelError
 
 WILDCARDS = frozenset(("", "0.0.0.0", "::"))  # noqa: S104 - compared, not bound
@@ -45,7 +45,7 @@ class Direct:
                 f"the data plane listens on loopback ({local.url}), so {host} does not lead there",
                 hint="listen on that address (--listen), or on 0.0.0.0",
             )
-        return Local(host=host, port=local.port).url
+        return url_at(host, local.port, scheme=local.scheme)
 
     async def close(self) -> None:
         """Nothing is open."""

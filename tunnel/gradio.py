@@ -57,6 +57,11 @@ class Gradio:
         """Return the link's address. Raises `TunnelError` with all that the client printed."""
         if self._python == sys.executable and importlib.util.find_spec("gradio") is None:
             raise TunnelError("gradio is not installed", hint="pip install 'treering[gradio]'")
+        if local.scheme != "http":
+            raise TunnelError(
+                "a share link of gradio's carries plain HTTP to a listener, and this one speaks TLS",
+                hint="leave --tls-cert out: the link itself is TLS from outside",
+            )
         # Not a secret of ours: the share server tells links apart by it. It is in no line all the same.
         token = secrets.token_urlsafe(32)
         # `-P`: this folder, where the script lies, has a `gradio` of its own.

@@ -121,23 +121,16 @@ class Pool:
     @property
     def health(self) -> tuple[Health, ...]:
         """Every tunnel, opened or not, in order."""
-        return tuple(
-            Health(
-                name=place.tunnel.name if place.tunnel else place.spec.text,
-                kind=place.spec.kind,
-                url=place.url,
-                healthy=place.url is not None and not place.reason,
-                reason=place.reason,
-                rollouts=place.load,
-                opened=place.opened,
-                lost=place.lost,
-            )
-            for place in self._places
-        )
+        return tuple(map(_health, self._places))
 
-    def url_of(self, rollout: str) -> str | None:
-        """Return the public URL of a rollout's tunnel at present, None if it has none."""
-        return next((place.url for place in self._places if rollout in place.rollouts), None)
+    @property
+    def rollouts(self) -> tuple[str, ...]:
+        """Every rollout that has a tunnel."""
+        return tuple(rollout for place in self._places for rollout in place.rollouts)
+
+    def of(self, rollout: str) -> Health | None:
+        """Return how a rollout's tunnel stands; None if it has none."""
+        return next((_health(place) for place in self._places if rollout in place.rollouts), None)
 
     async def acquire(self, rollouts: Sequence[str]) -> str:
         """Give rollouts that are registered together one tunnel, opened if need be; return its URL, just probed.
@@ -303,6 +296,19 @@ class Pool:
                 if place.tunnel is not None:
                     self._open.remove((place, place.tunnel))
                     await _closed(place.tunnel)
+
+
+def _health(place: _Place) -> Health:
+    return Health(
+        name=place.tunnel.name if place.tunnel else place.spec.text,
+        kind=place.spec.kind,
+        url=place.url,
+        healthy=place.url is not None and not place.reason,
+        reason=place.reason,
+        rollouts=place.load,
+        opened=place.opened,
+        lost=place.lost,
+    )
 
 
 async def _closed(tunnel: Tunnel) -> None:

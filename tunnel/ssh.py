@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tunnel.base import Local
+from tunnel.base import Local, url_at
 from tunnel.errors import TunnelError
 from tunnel.process import Program
 
@@ -90,7 +90,7 @@ class Ssh:
             await self.close()
             raise
         host = self._where.rpartition("@")[2]
-        return self._url or (f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+        return self._url or url_at(host, port, scheme=local.scheme)
 
     async def close(self) -> None:
         """End ssh; a second time does nothing."""

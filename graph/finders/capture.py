@@ -15,7 +15,9 @@ def find(judged: Judged) -> Iterator[Finding]:
     rollout = forest.rollout
     noticed = {notice.code for notice in forest.notices}
     if not forest.calls and rollout.state == "closed":
-        yield make("no_calls", near=sorted(noticed))
+        # What only capture can know of it: how the tunnel and the engine stood at the end.
+        known = next((notice.data for notice in forest.notices if notice.code == "no_calls"), {})
+        yield make("no_calls", **known, near=sorted(noticed - {"no_calls"}))
     if rollout.incomplete:
         if "capture_incomplete" not in noticed:
             yield make("capture_incomplete")

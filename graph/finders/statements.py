@@ -15,6 +15,9 @@ import msgspec
 from graph.findings import TABLE, Row
 from graph.records import Finding, Notice
 
+_LENT = frozenset(("no_calls",))
+"""Codes whose notices lend their data to a finding that the graph makes."""
+
 _ORDER = {code: place for place, code in enumerate(TABLE)}
 
 
@@ -49,13 +52,18 @@ def _fill(row: Row, calls: Iterable[int], tier: str, data: Mapping[str, Any]) ->
 
 
 def of_notices(notices: Iterable[Notice], *, tier: str = "train") -> list[Finding]:
-    """Return one finding for each code and data among the notices, with the calls of all that say the same."""
+    """Return one finding for each code and data among the notices, with the calls of all that say the same.
+
+    One of `no_calls` makes none: its data goes into the graph's own finding.
+    """
     said: dict[tuple[str, bytes], tuple[set[int], dict[str, Any]]] = {}
     for notice in notices:
         key = notice.code, msgspec.json.encode(notice.data, order="deterministic")
         said.setdefault(key, (set(), notice.data))[0].update(notice.calls)
     found = []
     for (code, _), (calls, data) in sorted(said.items()):
+        if code in _LENT:
+            continue
         row = TABLE.get(code)
         if row is None:
             text = "Noted while capturing; this version has no more words for it."

@@ -20,10 +20,9 @@ from capture.store import open_store
 from capture.upstream import Engine
 from tests.engine import PROMPT, whole
 from tests.house import ASK
+from tests.leads import LEADS
 
-PLACE = Place(
-    url="http://127.0.0.1:1", loopback=True, model="tiny", tier="train", tier_reason="", logprobs_mode="processed"
-)
+PLACE = Place(model="tiny", tier="train", tier_reason="", logprobs_mode="processed")
 
 
 async def _place(engine: str | None) -> Place:
@@ -40,7 +39,7 @@ class Desk:
     def __init__(self, store: Any, **options: Any) -> None:
         self.store = store
         self.lines: list[dict[str, Any]] = []
-        self.rollouts = Rollouts(store, place=_place, defaults=Defaults())
+        self.rollouts = Rollouts(store, place=_place, defaults=Defaults(), reach=LEADS)
         engine = Engine(Vllm(), "http://127.0.0.1:1")
         engine.identity = Identity(kind="vllm", url=engine.url, models=("tiny",))
         given = {"relay_abort": False, "on_store_failure": "relay", **options}

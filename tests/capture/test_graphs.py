@@ -12,10 +12,11 @@ from capture.store.base import Exchange, Record
 from graph import graph
 from graph.records import Call, Notice
 from graph.view import graph_json
+from tests.leads import LEADS
 
 
 async def _place(engine: str | None) -> Place:
-    return Place(url="http://127.0.0.1:1", loopback=True, model="m", tier="train", tier_reason="", logprobs_mode="raw")
+    return Place(model="m", tier="train", tier_reason="", logprobs_mode="raw")
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ async def store(tmp_path):
 
 @pytest.fixture
 def rollouts(store) -> Rollouts:
-    return Rollouts(store, place=_place, defaults=Defaults())
+    return Rollouts(store, place=_place, defaults=Defaults(), reach=LEADS)
 
 
 async def register(rollouts: Rollouts, **body) -> None:
@@ -129,7 +130,7 @@ async def test_a_rollout_of_a_used_id_begins_anew(store, rollouts: Rollouts) -> 
     await same(store, rollouts, "r")
     # Another process deletes it and registers it again.
     await store.delete("r")
-    other = Rollouts(store, place=_place, defaults=Defaults())
+    other = Rollouts(store, place=_place, defaults=Defaults(), reach=LEADS)
     await register(other, id="r")
     assert list((await same(store, rollouts, "r")).forest.calls) == []
 

@@ -11,6 +11,7 @@ from capture.registration import Defaults, Place
 from capture.rollouts import Rollouts
 from tests.capture.store.samples import call as call_of
 from tests.capture.store.samples import ended, entry, open_at, request
+from tests.leads import LEADS
 
 
 async def nowhere(engine: str | None) -> Place:
@@ -51,7 +52,7 @@ async def store(tmp_path):
 
 @pytest.fixture
 def rollouts(store):
-    return Rollouts(store, place=nowhere, defaults=Defaults())
+    return Rollouts(store, place=nowhere, defaults=Defaults(), reach=LEADS)
 
 
 async def live(store, name: str) -> Live:

@@ -6,16 +6,16 @@ import pytest
 
 from capture import registration
 from capture.errors import ClientError
-from capture.registration import Defaults, Place, read, register
+from capture.reach import Way
+from capture.registration import Defaults, Place, check, read, register
 
 PLACE = Place(
-    url="http://127.0.0.1:8400",
-    loopback=True,
     model="tiny",
     tier="train",
     tier_reason="ids came back",
     logprobs_mode="processed",
 )
+WAY = Way(agent="http://127.0.0.1:8400", tools="http://127.0.0.1:8400")
 NOW = "2026-01-02T03:04:05.006Z"
 
 
@@ -24,7 +24,7 @@ NO_DEFAULTS = Defaults()
 
 def one(body: dict, *, place: Place = PLACE, defaults: Defaults = NO_DEFAULTS):
     news, _ = read(body)
-    return register(news[0], place, defaults, now=NOW, body="digest")
+    return register(check(news[0], place), place, WAY, defaults, now=NOW, body="digest")
 
 
 def test_an_empty_body_makes_a_rollout() -> None:
@@ -101,7 +101,7 @@ def test_what_a_rollout_says_goes_before_the_servers_defaults() -> None:
         ({"limits": {"max_turns": 5}}, "limits.max_turns"),
         ({"limits": {"max_calls": 0}}, "limits.max_calls"),
         ({"limits": {"max_calls": 1.5}}, "limits.max_calls"),
-        ({"reach": {"agent": "remote"}}, "reach.agent"),
+        ({"reach": {"agent": "far"}}, "reach.agent"),
         ({"task": {"txt": "x"}}, "txt"),
     ],
 )
@@ -113,17 +113,17 @@ def test_what_is_wrong_is_named(body, names: str) -> None:
 
 
 def test_a_tier_that_the_engine_lacks_is_refused_with_its_reason() -> None:
-    place = Place(
-        url="http://h:1", loopback=False, model="m", tier="eval", tier_reason="no ids", logprobs_mode="unknown"
-    )
+    place = Place(model="m", tier="eval", tier_reason="no ids", logprobs_mode="unknown")
     with pytest.raises(ClientError, match="no ids") as caught:
         one({"require_tier": "train"}, place=place)
     assert (caught.value.status, caught.value.code) == (409, "tier_too_low")
     assert one({}, place=place).entry.rollout.tier == "eval"
 
 
-def test_a_remote_agent_may_come_where_the_listener_is_no_loopback() -> None:
-    place = Place(
-        url="http://10.1.2.3:8400", loopback=False, model="m", tier="train", tier_reason="", logprobs_mode="raw"
-    )
-    assert one({"reach": {"agent": "remote", "tools": "local"}}, place=place).answer["url"] == "http://10.1.2.3:8400"
+def test_each_consumer_is_told_its_own_way() -> None:
+    way = Way(agent="https://t.example.org", tools="http://127.0.0.1:8400", public="https://t.example.org")
+    made = register(check(read({"reach": {"agent": "remote"}})[0][0], PLACE), PLACE, way, NO_DEFAULTS, now=NOW, body="")
+    assert (made.answer["url"], made.answer["base_url"]) == ("https://t.example.org", "https://t.example.org/v1")
+    assert made.answer["env"]["ANTHROPIC_BASE_URL"] == "https://t.example.org"
+    assert made.answer["tools_url"] == "http://127.0.0.1:8400"
+    assert made.entry.registration.reach == {"agent": "remote"}

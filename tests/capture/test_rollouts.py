@@ -12,10 +12,9 @@ from capture.rollouts import Rollouts
 from capture.store import open_store
 from capture.store.base import Exchange, Query, Record
 from graph.records import Call
+from tests.leads import LEADS
 
-PLACE = Place(
-    url="http://127.0.0.1:1", loopback=True, model="tiny", tier="train", tier_reason="", logprobs_mode="processed"
-)
+PLACE = Place(model="tiny", tier="train", tier_reason="", logprobs_mode="processed")
 
 
 async def _place(engine: str | None) -> Place:
@@ -32,7 +31,7 @@ async def store(tmp_path: Path):
 
 @pytest.fixture
 def rollouts(store) -> Rollouts:
-    return Rollouts(store, place=_place, defaults=Defaults())
+    return Rollouts(store, place=_place, defaults=Defaults(), reach=LEADS)
 
 
 async def register(rollouts: Rollouts, /, key: str | None = None, digest: str = "d", **body) -> dict:

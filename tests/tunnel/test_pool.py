@@ -133,7 +133,7 @@ async def test_a_group_goes_together_or_not_at_all(world):
     async with closing(world.pool(elastic=True, multiplex=4)) as pool:
         await pool.acquire(["a"])
         assert await pool.acquire(["b", "c", "d", "e"]) == "http://line1"
-        assert {pool.url_of(name) for name in "bcde"} == {"http://line1"}
+        assert {pool.of(name).url for name in "bcde"} == {"http://line1"}
 
 
 async def test_an_opening_that_fails_once_is_tried_again(world):
