@@ -7,11 +7,12 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import ssl
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -70,6 +71,43 @@ class Client:
         is how long the server may take beyond the ordinary. Raises what the control plane names, or `UsageError`
         when nothing answers there.
         """
+        connection, answer = self._asked(method, path, query=query, body=body, wait_s=wait_s)
+        try:
+            text = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise self._silent(error) from error
+        finally:
+            connection.close()
+        if answer.status >= 300:
+            raise refusal(answer.status, text, self.url)
+        return text
+
+    @contextlib.contextmanager
+    def stream(
+        self, path: str, *, query: Mapping[str, Any] | None = None, wait_s: float = 0.0
+    ) -> Iterator[http.client.HTTPResponse]:
+        """GET an answer and hand it over unread, to be read as it comes; `wait_s` as for `request`.
+
+        Raises as `request` does, before the block; a connection that is cut raises OSError or HTTPException in it.
+        """
+        connection, answer = self._asked("GET", path, query=query, wait_s=wait_s)
+        try:
+            if answer.status >= 300:
+                raise refusal(answer.status, answer.read(), self.url)
+            yield answer
+        finally:
+            connection.close()
+
+    def _asked(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        wait_s: float = 0.0,
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """Send a request; return the connection, to be closed, and the answer, of which the headers have come."""
         given = {name: item for name, item in (query or {}).items() if item is not None}
         target = self._prefix + path + ("?" + urlencode(given, doseq=True) if given else "")
         headers = {"Accept": "application/json"}
@@ -82,16 +120,14 @@ class Client:
         connection = self._connection(TIMEOUT_S + wait_s)
         try:
             connection.request(method, target, body=data, headers=headers)
-            answer = connection.getresponse()
-            text = answer.read()
+            return connection, connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
-            hint = "is `treering serve` running there? --url names its control plane"
-            raise UsageError(f"no answer from {self.url}: {error or type(error).__name__}", hint=hint) from error
-        finally:
             connection.close()
-        if answer.status >= 300:
-            raise refusal(answer.status, text, self.url)
-        return text
+            raise self._silent(error) from error
+
+    def _silent(self, error: Exception) -> UsageError:
+        hint = "is `treering serve` running there? --url names its control plane"
+        return UsageError(f"no answer from {self.url}: {error or type(error).__name__}", hint=hint)
 
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
         if not self._tls:

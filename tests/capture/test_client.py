@@ -73,6 +73,16 @@ def test_an_empty_answer_is_none(served):
     assert Client(url).json("GET", "/rollouts/a") is None
 
 
+def test_an_answer_read_as_it_comes(served):
+    url, seen = served(200, b"one\ntwo\n")
+    with Client(url, key="the-key").stream("/sequences", query={"group": "g", "label": []}) as answer:
+        assert list(answer) == [b"one\n", b"two\n"]
+    assert seen[0][:2] == ("GET", "/sequences?group=g")
+    url, _ = served(404, b'{"error": {"code": "no_rollouts", "message": "none", "hint": ""}}')
+    with pytest.raises(ClientError, match="none"), Client(url).stream("/sequences"):
+        pass
+
+
 def test_nobody_there():
     with pytest.raises(UsageError, match="no answer from"):
         Client("http://127.0.0.1:1").request("GET", "/rollouts")
