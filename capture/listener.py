@@ -1,6 +1,6 @@
 """A listener: connections that may still prove whose they are, and the answer to what is no HTTP.
 
-Dull on purpose: aiohttp's own server, with three things changed.
+Dull on purpose: aiohttp's own server, with four things changed.
 
 Rule 1: what is no HTTP is refused in our words. aiohttp's quote the line at fault, in the answer and in the log, and
 that line may be the one with the key in it.
@@ -8,6 +8,10 @@ Rule 2: a connection is *proved* when a request on it showed a right key. Until 
 whole head, and again between two requests; afterwards it may idle for as long as agents do (`keepalive_timeout`).
 Rule 3: at most so many connections are unproved at once. When one more comes, the oldest idle one that had its time
 (`GRACE_S`) goes: sockets held open by whoever has no key push out each other, never an agent that was let in.
+
+Rule 4: a connection ends with a request whose body came in chunks. aiohttp 3.14.5 carries the last line of such a
+body's trailer over into the headers of the next request on the connection: behind a load balancer that shares
+connections among agents, one would put its own key before another's.
 
 Bodies have their own limit, where they are read: nothing here cuts a request that runs.
 """
@@ -91,7 +95,7 @@ class Connection(RequestHandler):
                 "header_too_long", "A line of the request's head is too long.", hint="64 KiB are taken.", status=431
             )
         else:
-            error = ClientError("bad_request", "This is no request that HTTP/1.1 allows.", status=400)
+            error = ClientError("bad_request", "This is no request that HTTP allows.", status=400)
         if request.writer.output_size > 0:
             raise ConnectionError("an answer is on its way already")
         response = self._door.refuse(error)
@@ -105,7 +109,8 @@ class Door(web.Server):
     """Makes connections, and knows which are unproved, the oldest first."""
 
     def __init__(self, handler: Any, *, refuse: Refuse, **options: Any) -> None:
-        super().__init__(handler, **options)
+        super().__init__(self._handle, **options)
+        self._handler = handler
         self.refuse = refuse
         self.unproved: OrderedDict[Connection, None] = OrderedDict()
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -114,6 +119,16 @@ class Door(web.Server):
     def __call__(self) -> Connection:
         """Make a connection."""
         return Connection(self, loop=self._loop, **self._kwargs)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if not request._message.path.startswith(("/", "http://", "https://")):  # noqa: SLF001 -- nowhere else as it came
+            # `CONNECT host:port` and `OPTIONS *`: what follows the first on its connection would be read by nobody.
+            error = ClientError("bad_request", "Only paths are served here.", hint="There is no tunnel.", status=400)
+            response = self.refuse(error)
+            response.force_close()
+            return response
+        answer: web.StreamResponse = await self._handler(request)
+        return answer
 
     def came(self, one: Connection) -> None:
         """Take a new connection in; push the oldest idle one out if there are too many."""
@@ -144,11 +159,20 @@ class Runner(web.AppRunner):
         return Door(
             made.request_handler,
             refuse=self._refuse,
-            request_factory=made.request_factory,
+            request_factory=_closing(made.request_factory),
             handler_cancellation=made.handler_cancellation,
             loop=asyncio.get_running_loop(),
             **options,
         )
+
+
+def _closing(make: Callable[..., web.BaseRequest]) -> Callable[..., web.BaseRequest]:
+    """Have a connection end with a request in chunks (rule 4), and its answer say so."""
+
+    def factory(message: Any, *rest: Any) -> web.BaseRequest:
+        return make(message._replace(should_close=True) if message.chunked else message, *rest)
+
+    return factory
 
 
 def prove(request: web.BaseRequest) -> None:
