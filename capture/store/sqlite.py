@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -73,6 +74,8 @@ class SqliteStore:
         self._readers: ThreadPoolExecutor | None = None
         self._reading = threading.local()
         self._connections: list[apsw.Connection] = []
+        # Of those, the ones that no reader thread has taken yet.
+        self._spare: queue.SimpleQueue[apsw.Connection] = queue.SimpleQueue()
         # Rollout and number of the calls that were running when the last process died; known after `open`.
         self.recovered: tuple[tuple[str, int], ...] = ()
 
@@ -107,6 +110,11 @@ class SqliteStore:
         """
         await self._writer.start()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="treering-store-reader")
+        try:
+            await asyncio.to_thread(self._open_readers)
+        except apsw.Error as error:
+            await self.close()
+            raise StoreError("store_failed", f"{self._path} can't be read: {error}") from error
 
     async def close(self) -> None:
         """Commit all that was handed over, and close; a second time does nothing.
@@ -124,6 +132,7 @@ class SqliteStore:
                 for db in self._connections:
                     db.close()
                 self._connections.clear()
+                self._spare = queue.SimpleQueue()
             try:
                 await self._writer.stop()
             finally:
@@ -290,11 +299,7 @@ class SqliteStore:
         try:
             db: apsw.Connection | None = getattr(self._reading, "db", None)
             if db is None:
-                db = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
-                db.set_busy_timeout(BUSY_MS)
-                db.execute("PRAGMA query_only = ON")
-                self._reading.db = db
-                self._connections.append(db)
+                db = self._reading.db = self._spare.get_nowait()
             db.execute("BEGIN")
             try:
                 return work(db)
@@ -303,6 +308,19 @@ class SqliteStore:
                     db.execute("ROLLBACK")
         except apsw.Error as error:
             raise StoreError("store_failed", f"{self._path} can't be read: {error}") from error
+
+    def _open_readers(self) -> None:
+        """Open the readers' connections, each to the point where it holds all files that it will ever need.
+
+        Not with their first read: a process that has used up its descriptors by then could look up no secret.
+        """
+        for _ in range(READERS):
+            db = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
+            self._connections.append(db)
+            db.set_busy_timeout(BUSY_MS)
+            db.execute("PRAGMA query_only = ON")
+            reads.get(db, "")
+            self._spare.put(db)
 
     def _open_writer(self) -> apsw.Connection:
         """Lock, create and open the file, on the writer's thread."""
