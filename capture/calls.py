@@ -19,13 +19,16 @@ from capture.engines.base import Inquirer
 from capture.engines.tips import Tips
 from capture.errors import ClientError, StoreError, TreeringError
 from capture.fleet import Fleet
+from capture.holds import Holds
 from capture.live import Live
+from capture.queue import WAIT_S
+from capture.queue import Call as Place
 from capture.recorder import Recorder
 from capture.rollouts import Rollouts, unknown_key
-from capture.store.base import Store
+from capture.store.base import Arrival, Spent, Store
 from capture.tasks import spawn
 from capture.upstream import Engine
-from graph.records import Notice
+from graph.records import Notice, Weights
 
 Headers = Sequence[tuple[str, str]]
 Made = TypeVar("Made")
@@ -47,8 +50,9 @@ class Calls:
         relay_abort: bool,
         on_store_failure: Literal["relay", "refuse"],
         log: Callable[[dict[str, Any]], None],
+        holds: Holds | None = None,
     ) -> None:
-        """`log` takes the fields of a call's line."""
+        """`log` takes the fields of a call's line; without `holds` nobody is ever told to wait by hand."""
         self._rollouts = rollouts
         self._store = store
         self._fleet = fleet
@@ -56,6 +60,7 @@ class Calls:
         self._refuse_unstored = on_store_failure == "refuse"
         self._log = log
         self._tips = Tips()
+        self._holds = holds or Holds(store)
 
     def engine_of(self, live: Live) -> Engine:
         """Return the engine that a rollout's calls go to at present. Raises `TreeringError`."""
@@ -85,27 +90,70 @@ class Calls:
             # Closed while the body was read: a call now would come behind the end.
             raise unknown_key()
         live.first_call_at = live.first_call_at or started_at
-        # Both at once, so that numbers and places in time never disagree.
-        arrived, n = live.tick(), live.arrive(request.choices if request else 1)
-        draft = Draft(
-            live=live,
-            n=n,
-            arrived=arrived,
-            started_at=started_at,
-            start=start,
-            dialect=dialect.name,
-            body=body,
-            hints=admission.hints(headers),
-        )
-        draft.request = request
+        choices = request.choices if request else 1
+
+        def drafted(n: int, arrived: int, spent: Spent | None = None) -> Draft:
+            draft = Draft(
+                live=live,
+                n=n,
+                arrived=arrived,
+                started_at=started_at,
+                start=start,
+                dialect=dialect.name,
+                body=body,
+                hints=admission.hints(headers),
+            )
+            draft.request, draft.spent = request, spent
+            return draft
+
+        if self._store.shared:
+            draft = await self._arrived(live, choices, started_at, drafted)
+        else:
+            # Both at once, so that numbers and places in time never disagree.
+            draft = drafted(arrived=live.tick(), n=live.arrive(choices))
         if failure is not None:
             await self.fail(draft, failure)
             raise failure
         return draft
 
+    async def _arrived(
+        self, live: Live, choices: int, started_at: str, drafted: Callable[[int, int, Spent], Draft]
+    ) -> Draft:
+        """Have the store give a call its place. Raises `ClientError` 401 where the rollout takes no more calls."""
+        async def arriving() -> Arrival | TreeringError:
+            # Handed back, not raised: a task's error is logged, and this one is the agent's.
+            try:
+                return await self._rollouts.arrive(live, choices=choices, started_at=started_at)
+            except TreeringError as error:
+                return error
+
+        def taken(arrival: Arrival) -> Draft:
+            return drafted(arrival.n, arrival.arrived, arrival.spent)
+
+        async def give_up() -> None:
+            arrival = await task
+            if isinstance(arrival, Arrival):
+                self._given_up(taken(arrival))
+
+        task = spawn(arriving(), name=f"arrive at {live.id}")
+        try:
+            arrival = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            # The agent hung up meanwhile: nothing was sent, but the call may have its number and its place.
+            spawn(give_up(), name=f"give up an arrival at {live.id}")
+            raise
+        if isinstance(arrival, TreeringError):
+            raise arrival
+        return taken(arrival)
+
+    def _given_up(self, draft: Draft) -> None:
+        """Record a call whose agent hung up before anything was sent."""
+        draft.fail(ClientError("client_gone", "The client hung up.", status=499), status="aborted")
+        self.concluding(draft, delivered=False)
+
     async def stored(self, live: Live, reply_id: str) -> bytes:
         """Return an earlier reply of the rollout as its agent got it. Raises `ClientError` 404."""
-        n = live.replies.get(reply_id)
+        n = await self._rollouts.reply(live, reply_id)
         exchange = None if n is None else await self._store.exchange(live.id, n)
         if exchange is None or exchange.reply is None:
             raise ClientError("response_not_found", f"No response of this rollout has the id {reply_id!r}.", status=404)
@@ -116,7 +164,7 @@ class Calls:
         found: list[Earlier] = []
         name = dialect.refers_to(body)
         while name is not None:
-            n = live.replies.get(name)
+            n = await self._rollouts.reply(live, name)
             exchange = None if n is None else await self._store.exchange(live.id, n)
             if exchange is None or exchange.reply is None:
                 raise ClientError(
@@ -140,8 +188,7 @@ class Calls:
             draft.admitted = await _aside(draft.body, lambda: self._admitted(draft, engine))
         except asyncio.CancelledError:
             # The agent hung up meanwhile: nothing was sent, but the call has its number and its place.
-            draft.fail(ClientError("client_gone", "The client hung up.", status=499), status="aborted")
-            self.concluding(draft, delivered=False)
+            self._given_up(draft)
             raise
         except TreeringError as error:
             if error.code == "media_url_refused":
@@ -162,8 +209,46 @@ class Calls:
         draft.recorder = Recorder(
             draft.request, draft.reader, translator=draft.translator, relay_abort=self._relay_abort
         )
-        draft.queued_ms = 0.0
         return to_engine
+
+    async def enter(self, draft: Draft, engine: Engine) -> Callable[[], None]:
+        """Wait for a place at an engine; return what gives it back, to be called once.
+
+        Raises `EngineError` 503 `engine_busy` or `engine_held`, when the time for waiting is over or the line is full.
+        """
+        queue, place = self._holds.queue(engine.name), Place(draft.live.id, draft.n)
+        # One wait in all, where a call goes to a second engine after it.
+        waited_s = (draft.queued_ms or 0.0) / 1000
+        draft.in_line = draft.queued_ms is None
+        if await queue.enter(place, wait_s=max(0.0, WAIT_S - waited_s)):
+            draft.queued_ms = round((time.monotonic() - draft.start) * 1000, 3)
+        elif draft.queued_ms is None:
+            draft.queued_ms = 0.0
+        draft.in_line = False
+        if engine.doubted:
+            try:
+                await engine.recognise()
+            except BaseException:
+                queue.leave(place)
+                raise
+        self._met(draft, engine)
+        draft.engine, draft.weights = engine.name, Weights(start=self._holds.version(engine.name))
+        engine.in_flight += 1
+
+        def leave() -> None:
+            engine.in_flight -= 1
+            queue.leave(place)
+
+        return leave
+
+    def _met(self, draft: Draft, engine: Engine) -> None:
+        """Note where a rollout's call meets another engine than the one before."""
+        before, now = draft.live.engine, (engine.name, engine.returns)
+        draft.live.engine = now
+        if before is None or before == now:
+            return
+        why = "it had been away" if before[0] == now[0] else "the one before can't be reached, or others are nearer now"
+        self._notice(draft, "engine_changed", {"engine": now[0], "before": before[0], "why": why})
 
     def without_refused(self, draft: Draft, engine: Engine, body: bytes) -> bool:
         """Take out what the engine's refusal names of the fields that capture asked with; False if it names none.
@@ -211,7 +296,7 @@ class Calls:
     def reserve(self, draft: Draft) -> str | None:
         """Take a call's place under its rollout's limits; return the limit that leaves none, by name."""
         assert draft.request is not None
-        limit = draft.live.reserve(draft.dialect, draft.request.messages)
+        limit = draft.live.reserve(draft.dialect, draft.request.messages, spent=draft.spent)
         draft.reserved = limit is None
         return limit
 
@@ -230,26 +315,41 @@ class Calls:
 
         Raises `ClientError` `rollout_limit` (400) for an agent that goes on after several of them.
         """
+        # To its end although the agent hangs up: a call that has arrived must end.
+        stopped = await asyncio.shield(
+            spawn(self._stop(draft, dialect, limit), name=f"stop call {draft.live.id}/{draft.n}")
+        )
+        if isinstance(stopped, TreeringError):
+            raise stopped
+        return stopped
+
+    async def _stop(self, draft: Draft, dialect: Dialect, limit: str) -> tuple[str, bytes] | TreeringError:
         assert draft.request is not None
         live = draft.live
         sentence = f"The rollout's limit {limit}={live.entry.rollout.limits[limit]:g} is reached."
-        if not await self._rollouts.stop(live, draft.n, limit):
-            # Nothing here may speak of the context's length: agents compact on that, and go on.
-            error = ClientError("rollout_limit", sentence, hint="This rollout is over; no further step is answered.")
-            await self.fail(draft, error, status="stopped")
-            raise error
-        reply_id = f"chatcmpl-stop-{secrets.token_hex(8)}"
-        kind, reply = dialect.last_reply(
-            draft.request, reply_id=reply_id, created=int(time.time()), text=f"[{sentence} This is the end.]"
-        )
-        draft.stop_reply = (reply_id, reply)
-        await self.conclude(draft)
+        try:
+            if not await self._rollouts.stop(live, draft.n, limit):
+                # Nothing here may speak of the context's length: agents compact on that, and go on.
+                error = ClientError(
+                    "rollout_limit", sentence, hint="This rollout is over; no further step is answered."
+                )
+                await self.fail(draft, error, status="stopped")
+                return error
+            reply_id = f"chatcmpl-stop-{secrets.token_hex(8)}"
+            kind, reply = dialect.last_reply(
+                draft.request, reply_id=reply_id, created=int(time.time()), text=f"[{sentence} This is the end.]"
+            )
+            draft.stop_reply = (reply_id, reply)
+            await self.conclude(draft)
+        except StoreError as error:
+            return error
         return kind, reply
 
     async def fail(self, draft: Draft, error: TreeringError, *, status: Literal["error", "stopped"] = "error") -> None:
         """Record a call that gets an error instead of a reply."""
         draft.fail(error, status=status)
-        await self.conclude(draft)
+        # To its end although the agent hangs up: a call that has arrived must end.
+        await asyncio.shield(self.concluding(draft))
 
     async def conclude(self, draft: Draft, *, delivered: bool | None = None) -> StoreError | None:
         """Store an ended call; return the store's error if that failed and the agent is to get its reply all the same.
@@ -260,7 +360,10 @@ class Calls:
         if draft.inquiry is not None:
             await draft.inquiry
         prompt = reader.prompt_ids if reader is not None else None
-        records = draft.records(ended=live.tick(), delivered=delivered, delta=live.delta(prompt))
+        if draft.engine is not None and draft.queued_ms is not None:
+            draft.weights = Weights(start=draft.weights.start, end=self._holds.version(draft.engine))
+        ended = None if self._store.shared else live.tick()
+        records = draft.records(ended=ended, delivered=delivered, delta=live.delta(prompt))
         try:
             await self._store.finish(live.id, records)
         except StoreError as error:

@@ -57,6 +57,8 @@ class Draft:
         # The engine is being asked for the prompt's ids.
         self.inquiry: asyncio.Task[None] | None = None
         self.queued_ms: float | None = None
+        # It waits for a place at its engine, or left without one.
+        self.in_line = False
         # The version of the engine's weights, as told, when the call began there and when it ended.
         self.weights = Weights()
         # What was spent when it arrived, where the store is shared and so the one to say.
@@ -263,7 +265,8 @@ class Draft:
             request=self.body,
             parts=self.parts(),
             sent_parts=self.sent_parts(),
-            sent=self.admitted.body if self.admitted else None,
+            # One that never left the line was not sent.
+            sent=self.admitted.body if self.admitted and not self.in_line else None,
             reply=reply,
             error=error,
             usage=msgspec.json.encode(reader.usage) if reader is not None and reader.usage is not None else None,

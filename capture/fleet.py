@@ -118,7 +118,7 @@ class Fleet:
 
     async def _look(self, engine: Engine) -> None:
         was = engine.healthy
-        if await engine.check() and not was:
+        if await engine.check() and (engine.doubted or not was):
             try:
                 await engine.identify()
             except EngineError as error:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import aiohttp
 from aiohttp import web
@@ -24,6 +25,7 @@ from capture.dialects.base import Dialect, Target
 from capture.draft import Draft
 from capture.errors import ClientError, EngineError, StoreError, TreeringError
 from capture.live import Live
+from capture.queue import FULL
 from capture.recorder import Recorder
 from capture.silence import Silence
 from capture.tasks import spawn
@@ -120,6 +122,8 @@ class _Relay:
         # The answer's body, where it had to be looked at first.
         self._body: bytes | None = None
         self._concluding: asyncio.Task[StoreError | None] | None = None
+        # Gives the place at the engine back.
+        self._leave: Callable[[], None] | None = None
         # The agent has the reply's head.
         self._begun = False
         self._handler = asyncio.current_task()
@@ -129,18 +133,16 @@ class _Relay:
 
         None when a limit broke it off before anything went out: its record, and what the agent gets, are still due.
         """
-        engine = None
         after = self._calls.time_limit_s(self._draft)
         timer = None if after is None else asyncio.get_running_loop().call_later(after, self._expire)
         try:
             try:
                 engine = await self._send(headers)
-                engine.in_flight += 1
                 assert self._answer is not None
                 _refuse_auth(self._answer.status)
                 if self._answer.status < 300:
                     self._calls.inquire(self._draft, engine)
-            except EngineError as error:
+            except TreeringError as error:
                 self._draft.fail(error)
                 await self._conclude()
                 raise
@@ -159,10 +161,20 @@ class _Relay:
         finally:
             if timer is not None:
                 timer.cancel()
-            if engine is not None:
-                engine.in_flight -= 1
+            self._give_back()
             if self._answer is not None and self._concluding is not None:
                 self._answer.close()
+
+    def _doubt(self) -> None:
+        """The engine broke off: who answers there now is asked before its next call."""
+        for engine in self._draft.engines:
+            engine.doubted = engine.doubted or engine.name == self._draft.engine
+
+    def _give_back(self) -> None:
+        """Give the place at the engine back, if there is one."""
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
 
     def _expire(self) -> None:
         """Break the call off: its rollout's time is over."""
@@ -182,12 +194,14 @@ class _Relay:
         assert draft.request is not None
         for engine in draft.engines:
             assert draft.admitted is not None
-            draft.engine = engine.name
             try:
+                self._leave = await self._calls.enter(draft, engine)
                 self._answer = await engine.send("POST", draft.request.path, body=draft.admitted.body, headers=headers)
-            except EngineError:
-                if engine is draft.engines[-1]:
+            except EngineError as error:
+                # A full line is no reason to go elsewhere: there the whole history would be read anew.
+                if engine is draft.engines[-1] or error.code in FULL:
                     raise
+                self._give_back()
                 continue
             if self._answer.status in (400, 422):
                 self._body = await whole(self._answer)
@@ -211,6 +225,7 @@ class _Relay:
             try:
                 await self._relay_to_finish(answer, response)
             except _CUT as error:
+                self._doubt()
                 recorder.cut(str(error) or type(error).__name__)
             if recorder.finish_seen:
                 await self._read_tail(answer)
@@ -282,6 +297,7 @@ class _Relay:
             await self._conclude()
             raise
         except _CUT as error:
+            self._doubt()
             recorder.cut(str(error) or type(error).__name__)
             await self._conclude()
             raise EngineError(

@@ -17,7 +17,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from capture.engines.base import Adapter, Ask, Identity, Inquirer
-from capture.errors import EngineError
+from capture.errors import ClientError, EngineError
 from graph.records import LogprobsMode
 
 CONNECT_TIMEOUT_S = 10.0
@@ -69,6 +69,12 @@ class Engine:
         self.in_flight = 0
         # How the engine that came back differs from the one that was first met; None while it doesn't.
         self.changed: str | None = None
+        # It broke off or couldn't be reached: who answers there now is asked before the next call.
+        self.doubted = False
+        # How often it was away, and came back as itself.
+        self.returns = 0
+        self._away = False
+        self._recognising = asyncio.Lock()
         # Injected fields that it refused; left out from then on.
         self.refused: set[str] = set()
 
@@ -174,6 +180,7 @@ class Engine:
         reader.answered(status, body)
 
     def _unreachable(self, error: Exception) -> EngineError:
+        self.doubted = self._away = True
         self.healthy, self.reason = False, _told(error)
         return EngineError(
             "engine_unreachable",
@@ -227,6 +234,7 @@ class Engine:
             version = told.get("version") if isinstance(told, dict) else None
         except EngineError:
             version = None
+        self.doubted = False
         met = self.identity
         found = Identity(
             kind=self.kind,
@@ -237,9 +245,30 @@ class Engine:
         )
         if met is not None:
             self.changed = _difference(met, found)
-            return met
+            self.returns += self._away
+            self._away = False
+            # A newer program that serves the same is the same engine.
+            self.identity = found = msgspec.structs.replace(met, version=found.version)
+            return found
         self.identity = found
+        self._away = False
         return found
+
+    async def recognise(self) -> None:
+        """Ask an engine that is in doubt who it is now, before it gets a call.
+
+        Raises `EngineError` where nothing usable answers, `ClientError` 409 `engine_changed` where another does.
+        """
+        async with self._recognising:
+            if self.doubted:
+                await self.identify()
+        if self.changed is not None:
+            raise ClientError(
+                "engine_changed",
+                f"The engine is not the one that this rollout began with: {self.changed}",
+                hint="Register new rollouts; this one can't go on.",
+                status=409,
+            )
 
     def is_like(self, other: Engine) -> bool:
         """Say whether a call may move between the two: same kind, model and context length."""

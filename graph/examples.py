@@ -17,7 +17,7 @@ import numpy as np
 
 from graph.graph import Graph, read
 from graph.messages import from_chat, strings
-from graph.records import Call, Finding, Notice, Rollout, Stop
+from graph.records import Call, Finding, Notice, Rollout, Stop, Weights
 
 Said = tuple[str, str]
 """A message: its role, and its text. A text like `bash(ls)` is a tool call."""
@@ -220,6 +220,10 @@ _EXAMPLES: dict[str, Callable[[], Tape]] = {
             TASK, LOOK, FILES, ("assistant", "The limit is reached."), status="stopped", prompt_ids=None,
             sampled_ids=None, logprobs=None,
         )
+    ),
+    "weights_changed": lambda: _two(weights=Weights(start="step-7", end="step-8")),
+    "engine_changed": lambda: (
+        _two().note("engine_changed", engine="vllm=http://b", before="vllm=http://a", why="the other one was down")
     ),
     "request_refused": lambda: _two().note("request_refused", reason="an image by URL", param="messages"),
     "reply_id_reused": lambda: _two(id="r0"),

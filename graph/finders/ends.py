@@ -6,12 +6,15 @@ from collections.abc import Iterator
 
 from graph.eligibility import reason
 from graph.finders.statements import make
-from graph.records import Finding
+from graph.records import Finding, Weights
 from graph.roles import Judged
 
 
 def find(judged: Judged) -> Iterator[Finding]:
-    """Yield truncated_reply, aborted_calls, undelivered_calls, delivery_unknown, engine_errors, limit_stop."""
+    """Yield truncated_reply, aborted_calls, undelivered_calls, delivery_unknown, engine_errors, limit_stop.
+
+    And weights_changed.
+    """
     forest = judged.forest
     calls = [call for _, call in sorted(forest.calls.items())]
 
@@ -31,7 +34,20 @@ def find(judged: Judged) -> Iterator[Finding]:
     errors = [call.n for call in calls if call.status == "error"]
     if errors:
         yield make("engine_errors", errors)
+    straddling = [call for call in calls if call.status != "error" and len(_versions(call.weights)) > 1]
+    if straddling:
+        versions = dict.fromkeys(version for call in straddling for version in _versions(call.weights))
+        yield make("weights_changed", [call.n for call in straddling], versions=list(versions))
     stopped = forest.rollout.stopped
     if stopped is not None:
         stops = [call.n for call in calls if call.status == "stopped"]
         yield make("limit_stop", stops, limit=stopped.limit, at_call=stopped.at_call, stops=stopped.stops)
+
+
+def _versions(weights: Weights) -> list[str | None]:
+    """Return the versions that a call's tokens were drawn from, in order; one where nobody said any."""
+    told = [weights.start, *(span.version for span in weights.spans), weights.end]
+    if weights.spans and weights.start is None:
+        # The engine says it by token, and nothing else was said.
+        told = told[1:-1] if weights.end is None else told[1:]
+    return list(dict.fromkeys(told))

@@ -17,7 +17,7 @@ CODES = {
     "constrained_sampling", "sampling_changed", "logprob_mode_unknown", "logprobs_not_of_sampler", "parent_lost",
     "role_hint_disagrees", "secret_in_content", "request_refused", "expired", "capture_incomplete", "tunnel_lost",
     "unknown_secret_calls", "graded_without_calls", "nothing_trainable", "request_repaired", "steering_removed",
-    "realign_masked",
+    "realign_masked", "weights_changed", "engine_changed",
 }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from graph.records import Stop
+from graph.records import Stop, Weights, WeightSpan
 from tests.graph.tape import Tape, assistant, codes, data, result, user
 
 
@@ -39,3 +39,34 @@ def test_a_limit_is_told_once():
     graph = tape.graph()
     assert codes(graph)["limit_stop"] == (1, 2)
     assert data(graph, "limit_stop") == {"limit": "max_calls", "at_call": 1, "stops": 2}
+
+
+SPANS = (WeightSpan(version="a", start=0, end=1), WeightSpan(version="b", start=1, end=2))
+
+
+@pytest.mark.parametrize(
+    ("weights", "versions"),
+    [
+        (Weights(), None),
+        (Weights(start="a", end="a"), None),
+        (Weights(start="a", end="b"), ["a", "b"]),
+        # Told for the first time while it ran.
+        (Weights(end="b"), [None, "b"]),
+        (Weights(spans=SPANS[:1]), None),
+        (Weights(spans=SPANS), ["a", "b"]),
+        (Weights(end="b", spans=SPANS), ["a", "b"]),
+    ],
+)
+def test_a_call_that_straddles_a_change_of_the_weights_is_told(weights, versions):
+    tape = Tape()
+    tape.say([user("Go")], assistant("Gone."), weights=weights)
+    found = codes(tape.graph())
+    assert found.get("weights_changed") == (None if versions is None else (0,))
+    if versions is not None:
+        assert data(tape.graph(), "weights_changed") == {"versions": versions}
+
+
+def test_an_error_straddles_nothing():
+    tape = Tape()
+    tape.say([user("Go")], assistant("Gone."), status="error", weights=Weights(start="a", end="b"))
+    assert "weights_changed" not in codes(tape.graph())
