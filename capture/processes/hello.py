@@ -68,8 +68,19 @@ async def adopt(settings: Settings, known: Told) -> Engine:
 
 
 def pack_settings(settings: Settings) -> str:
-    """Return the settings that workers need, as JSON; the admin key is none of theirs."""
-    return json.dumps(msgspec.to_builtins(msgspec.structs.replace(settings, admin_key=None)))
+    """Return the settings that workers need, as JSON.
+
+    The admin key and the tunnels are the supervisor's; an engine's places are shared out among the workers.
+    """
+    workers = settings.workers
+    mine = msgspec.structs.replace(
+        settings,
+        admin_key=None,
+        tunnel=(),
+        max_in_flight=-(-settings.max_in_flight // workers),
+        max_queued=-(-settings.max_queued // workers),
+    )
+    return json.dumps(msgspec.to_builtins(mine))
 
 
 def settings(packed: str) -> Settings:

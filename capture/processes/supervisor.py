@@ -77,13 +77,12 @@ class Supervisor(Appliance):
 
     async def _open_planes(self) -> None:
         self._sockets = listening(self.settings.listen)
-        self.data_url = shown_url(
-            self.settings.listen, self._sockets[0].getsockname()[1], tls=self.tls is not None
-        )
+        self.data_url = shown_url(self.settings.listen, self._sockets[0].getsockname()[1], tls=self.tls is not None)
         self._slots = [_Slot(self, number) for number in range(1, self.settings.workers + 1)]
-        async with asyncio.TaskGroup() as starts:
-            for slot in self._slots:
-                starts.create_task(slot.start())
+        # Not a task group: whoever asked for the start wants the one error that ended it.
+        for outcome in await asyncio.gather(*(slot.start() for slot in self._slots), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
         await self._open_control_plane()
         self._watches.append(spawn(self._tell_failures(), name="tell workers of the store"))
 
