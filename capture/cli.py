@@ -158,6 +158,8 @@ def _add_argument(where: argparse.ArgumentParser, argument: Argument) -> None:
         rest["default"] = argument.default
         if argument.optional:
             rest |= {"nargs": "?", "const": ""}
+    elif argument.repeatable:
+        rest["nargs"] = "*" if argument.optional else "+"
     elif argument.optional:
         rest["nargs"] = "?"
     where.add_argument(argument.name, **rest)

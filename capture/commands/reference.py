@@ -64,7 +64,10 @@ def _default(row: Setting) -> str:
 
 def _verb(verb: Verb) -> list[str]:
     positions = [argument for argument in verb.arguments if not argument.name.startswith("-")]
-    words = [f"[{each.name.upper()}]" if each.optional else each.name.upper() for each in positions]
+    words = [
+        (f"[{each.name.upper()}]" if each.optional else each.name.upper()) + ("…" if each.repeatable else "")
+        for each in positions
+    ]
     lines = ["", f"### treering {' '.join([verb.name, *words])}", "", verb.help]
     if verb.arguments:
         lines += ["", "| argument | meaning |", "|---|---|", *(_argument(each) for each in verb.arguments)]

@@ -262,6 +262,34 @@ VERBS: tuple[Verb, ...] = (
         for name in AGENTS
     ),
     Verb(
+        name="verify",
+        help="Hand captured sequences back to the engine, and compare its scores with the captured logprobs, token by "
+        "token. Exit 1 if they differ.",
+        run="capture.commands.verify:verify",
+        arguments=(
+            Argument(name="id", help="A rollout's id; several may be given.", repeatable=True),
+            Argument(name="--roles", metavar="ROLE,…", help="Conversations to verify. Default: main."),
+            Argument(name="--open", kind="yes", help="Of open rollouts as they stand."),
+            Argument(
+                name="--mean",
+                kind="number",
+                metavar="NATS",
+                default=0.02,
+                help="The largest mean |difference| that passes. In float32 expect 0.0001.",
+            ),
+            Argument(
+                name="--largest",
+                kind="number",
+                metavar="NATS",
+                default=0.5,
+                help="The largest |difference| of one token that passes.",
+            ),
+            _JSON,
+            _URL,
+        ),
+        settings=("engine", "engine_key_file", "model", *_CONTROL),
+    ),
+    Verb(
         name="doctor",
         help="Check settings, engine, store and limits; say what to do. Exit 1 if a check fails. Safe to paste.",
         run="capture.commands.doctor:doctor",
