@@ -34,6 +34,9 @@ FILE = "treering.toml"
 OTHER_VARIABLES = ("TREERING_CONFIG", "TREERING_REQUIRE_REAL", "TREERING_TORCH_LINKS")
 
 
+POSTGRES = ("postgresql://", "postgres://")
+"""How the URL of a PostgreSQL store begins."""
+
 KINDS = ("vllm", "sglang", "llamacpp", "openai", "scripted")
 """Kinds of engine."""
 
@@ -145,7 +148,8 @@ TABLE: tuple[Setting, ...] = (
         name="store",
         default="sqlite:///treering.db",
         metavar="URL",
-        help="Where rollouts are kept. sqlite:///PATH is relative, sqlite:////PATH absolute.",
+        help="Where rollouts are kept. sqlite:///PATH is relative, sqlite:////PATH absolute; "
+        "postgresql://USER@HOST/DATABASE for several machines.",
     ),
     Setting(
         name="durability",
@@ -424,8 +428,8 @@ def _check(settings: Settings) -> None:
             raise UsageError(f"--engine-key-file: {item!r} is no NAME=FILE")
         if kinds and name not in kinds:
             raise UsageError(f"--engine-key-file: there is no engine {name}{nearest(name, kinds)}")
-    if store_path(settings.store) in (None, Path()):
-        raise UsageError(f"{settings.store!r} is no store", hint="write sqlite:///PATH")
+    if not settings.store.startswith(POSTGRES) and store_path(settings.store) in (None, Path()):
+        raise UsageError(f"{settings.store!r} is no store", hint="write sqlite:///PATH or postgresql://USER@HOST/DATABASE")
     if settings.no_admin_key and not is_loopback(host):
         hint = "leave --no-admin-key out, or listen on 127.0.0.1"
         raise UsageError(f"--no-admin-key works on loopback only, and {host} is not", hint=hint)
