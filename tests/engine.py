@@ -168,6 +168,7 @@ class Engine:
         app.router.add_get("/version", self._version)
         app.router.add_get("/health", self._health)
         app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/v1/completions", self._chat)
         app.router.add_post("/tokenize", self._tokenize)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
         await self._runner.setup()
