@@ -6,9 +6,9 @@ Rules
   no trained token ever gets a filled-in one: a row with such a token is refused.
 - The first token of a row is never trained: nothing stands before it to score it under, and every trainer that shifts
   by one would drop it in silence.
-- A row that shows media is left out, and its trained calls are listed with the reason `media`: the ids of a picture
-  are placeholders, and none of these formats has a place for what they stand for. The rows that are left are numbered
-  anew, so that `row` of `n_rows` counts what is there.
+- A row that shows media is left out, and its trained calls are listed with the reason `media` and the digests: the ids
+  of a picture are placeholders, and none of these formats has a place for what they stand for. The rows that are left
+  are numbered anew, so that `row` of `n_rows` counts what is there.
 - A rollout without a row is refused, with what to do; an empty list would read as a rollout that had nothing to say.
 - What is known of a row goes along (`Row.about`): whose it is, which of how many, how many tokens it and its rollout
   train, weights, temperature, how it ended, reward. What is not known is None there, a reward above all: ungraded is
@@ -163,6 +163,8 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     of: Sequences
     rows: tuple[Row, ...]
     left_out: tuple[LeftOut, ...]
+    # Call → digests of what its row shows beside text, for the calls that are left out for that.
+    media: dict[int, tuple[str, ...]] = {}
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -186,7 +188,11 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def absent(self) -> list[dict[str, Any]]:
         """Return `left_out` as plain values."""
-        return [{"call": left.call, "reason": left.reason} for left in self.left_out]
+        return [
+            {"call": left.call, "reason": left.reason}
+            | ({"media": list(self.media[left.call])} if left.reason == MEDIA else {})
+            for left in self.left_out
+        ]
 
 
 def rows(graph: Graph, sequences: Sequences) -> Rows:
@@ -196,11 +202,14 @@ def rows(graph: Graph, sequences: Sequences) -> Rows:
     token is trained, or with a trained token without a logprob.
     """
     kept: list[Sequence] = []
-    pictured: list[Sequence] = []
+    shown: dict[int, tuple[str, ...]] = {}
     for row in sequences.sequences:
-        (pictured if media(graph, row) else kept).append(row)
+        if digests := media(graph, row):
+            shown |= dict.fromkeys(row.trained, digests)
+        else:
+            kept.append(row)
     if not kept:
-        raise _nothing(sequences, pictured)
+        raise _nothing(sequences, tuple(shown))
     total = sum(row.n_trained_tokens for row in kept)
     return Rows(
         of=sequences,
@@ -217,10 +226,8 @@ def rows(graph: Graph, sequences: Sequences) -> Rows:
             )
             for place, row in enumerate(kept)
         ),
-        left_out=(
-            *sequences.left_out,
-            *(LeftOut(call=n, reason=MEDIA) for row in pictured for n in row.trained),
-        ),
+        left_out=(*sequences.left_out, *(LeftOut(call=n, reason=MEDIA) for n in shown)),
+        media=shown,
     )
 
 
@@ -331,10 +338,10 @@ def _ended(graph: Graph, row: Sequence) -> Literal["stop", "length", "limit", "a
     return row.truncated or "stop"
 
 
-def _nothing(sequences: Sequences, pictured: list[Sequence]) -> Refused:
+def _nothing(sequences: Sequences, pictured: tuple[int, ...]) -> Refused:
     rollout = sequences.rollout
     if pictured:
-        calls = ", ".join(str(n) for row in pictured for n in row.trained)
+        calls = ", ".join(map(str, pictured))
         return Refused(
             f"Rollout {rollout} has no row without media: calls {calls} are all that could be trained.",
             hint="format=native has the ids; the bytes of the media are in the calls' requests.",

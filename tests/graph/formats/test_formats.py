@@ -1,11 +1,14 @@
 """What is true of every format that trainers read: each trainable token once, where the engine drew it."""
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
+from capture.formats import FORMATS
 from graph.formats.refused import Refused
 from graph.graph import read
 from graph.records import Rollout, Weights
@@ -217,7 +220,8 @@ def test_a_row_with_media_is_left_out_and_said_to_be(name):
     assert {n for row in rows for n in row.about["trained"]} == {0, 1}
     assert {(row.about["row"], row.about["n_rows"]) for row in rows} == {(0, 1)}
     left_out = form["turns"][0]["metadata"]["treering"]["left_out"] if name == "openenv" else form["left_out"]
-    assert {"call": 2, "reason": "media"} in left_out
+    (digest,) = made.calls[2].messages[-1].media
+    assert {"call": 2, "reason": "media", "media": [digest]} in left_out
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -246,3 +250,36 @@ def test_a_logprob_of_zero_that_the_engine_gave_is_trained(name):
     made.calls[0] = msgspec.structs.replace(made.calls[0], logprobs=logprobs)
     first = read_back(name, exported(name, made.graph()))[0]
     assert list(first.trained.values())[:3] == [0.0, -0.5, 0.0]
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
+
+
+def test_the_documentation_has_a_row_for_each_format_and_for_no_other():
+    text = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
+    table = text.partition("## The formats")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| `")]
+    assert sorted(row[0].strip(" `") for row in rows) == sorted(FORMATS)
+    assert all(len(row) == 6 for row in rows)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_format_offers_the_drifts_that_its_module_takes(name):
+    assert FORMATS[name].drifts == module(name).DRIFTS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_format_that_needs_a_reward_refuses_by_itself(name):
+    made = tape(reward=None)
+    if FORMATS[name].needs_reward:
+        with pytest.raises(Refused, match="is not graded"):
+            exported(name, made.graph())
+    else:
+        assert exported(name, made.graph())
+
+
+def test_what_goes_along_is_documented():
+    text = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
+    table = text.partition("## What goes along with every row")[2].partition("\n## ")[0]
+    named = {each for line in table.splitlines() for each in line.split("|")[1:2] for each in each.split("`")[1::2]}
+    assert named == set(about("verl", tape()))
