@@ -6,8 +6,9 @@ Rules:
   would push out those that a page or a trainer asks for again.
 - One rollout is one line, of JSON or of msgpack. One that can't be exported is a line that says so, `{"rollout",
   "refused": {"code", "message", "hint"}}`, so that none is absent without a word.
-- The last line counts them: `{"end": true, "rollouts", "refused", "next"}`. An answer without it was cut, whatever
-  its status said: once the first byte is out there is no other way to say so, and the connection is cut too.
+- The last line counts them: `{"end": true, "rollouts", "refused", "next"}`, and where some were refused, `reasons` by
+  code. An answer without it was cut, whatever its status said: once the first byte is out there is no other way to
+  say so, and the connection is cut too.
 - A reader that takes nothing for `STUCK_S` is cut; one that reads slowly is waited for.
 
 Theory: while a line is being written, the next rollout is read and shaped, so the store, the shaping (in a thread) and
@@ -19,8 +20,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
@@ -28,10 +30,10 @@ from aiohttp import web
 from capture import answers, exports, parquet
 from capture.errors import ClientError, StoreError, TreeringError
 from capture.exports import Export
-from capture.rollouts import Rollouts
-from capture.store.base import Query
+from capture.store.base import Page, Query
 from capture.tasks import spawn
 from graph.formats.parquet import refusal
+from graph.graph import Graph
 
 _log = logging.getLogger("treering")
 
@@ -60,6 +62,16 @@ ASKED: dict[str, answers.Reader] = {
 }
 
 
+class Readable(Protocol):
+    """All rollouts, as far as they are read here (`capture.rollouts.Rollouts`)."""
+
+    async def page(self, query: Query) -> Page:
+        """Return a page of rollouts."""
+
+    async def aside(self, name: str) -> Graph:
+        """Return a rollout's graph that nobody keeps. Raises `ClientError` 404."""
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Which rollouts, in which form."""
 
@@ -75,19 +87,23 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     """What one rollout gave, as it goes out: its form, or the line that says why there is none."""
 
     piece: Any
-    refused: bool = False
+    # The code of the error that says why there is none.
+    refused: str | None = None
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """The end of an answer: how many rollouts it told of, how many of them it refused, and where the next begins."""
 
     rollouts: int
-    refused: int
+    # Code → how many.
+    reasons: dict[str, int]
     next: str | None
 
     def line(self) -> dict[str, Any]:
         """Return the last line."""
-        return {"end": True, "rollouts": self.rollouts, "refused": self.refused, "next": self.next}
+        refused = sum(self.reasons.values())
+        told = {"end": True, "rollouts": self.rollouts, "refused": refused, "next": self.next}
+        return {**told, "reasons": self.reasons} if refused else told
 
 
 def read(given: Mapping[str, Any]) -> Asked:
@@ -112,14 +128,15 @@ def read(given: Mapping[str, Any]) -> Asked:
     )
 
 
-async def pieces(rollouts: Rollouts, asked: Asked, shape: Shape) -> AsyncGenerator[Made | Ended, None]:
+async def pieces(rollouts: Readable, asked: Asked, shape: Shape) -> AsyncGenerator[Made | Ended, None]:
     """Yield what each rollout gave, in order, and the end.
 
     `shape` makes of a form, or of the object that says why there is none, what goes out; it is called in a thread.
     Raises `ClientError` 404 `no_rollouts` before the first piece when no rollout was ever registered that the filters
     mean: a group misspelt would otherwise read as one that is empty.
     """
-    total = refused = 0
+    total = 0
+    reasons: Counter[str] = Counter()
     after: str | None = asked.query.after
     left = asked.limit
     ahead: asyncio.Task[Made] | None = None
@@ -133,7 +150,8 @@ async def pieces(rollouts: Rollouts, asked: Asked, shape: Shape) -> AsyncGenerat
                 last, ahead = ahead, spawn(_made(rollouts, entry.rollout.id, asked, shape), name="export a rollout")
                 if last is not None:
                     made = await last
-                    total, refused = total + 1, refused + made.refused
+                    total += 1
+                    reasons.update([made.refused] if made.refused else [])
                     yield made
             left = None if left is None else left - len(page.entries)
             # `order=closed` always has a next, for who tails; here an empty or short page is the end all the same.
@@ -143,29 +161,32 @@ async def pieces(rollouts: Rollouts, asked: Asked, shape: Shape) -> AsyncGenerat
         if ahead is not None:
             made = await ahead
             ahead = None
-            total, refused = total + 1, refused + made.refused
+            total += 1
+            reasons.update([made.refused] if made.refused else [])
             yield made
     finally:
         if ahead is not None:
             ahead.cancel()
             await asyncio.wait([ahead])
-    yield Ended(rollouts=total, refused=refused, next=after)
+    yield Ended(rollouts=total, reasons=dict(reasons), next=after)
 
 
-async def serve(request: web.Request, rollouts: Rollouts) -> web.StreamResponse:
+async def serve(request: web.Request, rollouts: Readable) -> web.StreamResponse:
     """Answer `GET /sequences`."""
     asked = read(answers.query(request, ASKED, repeatable=("label",)))
     packed = answers.wants_msgpack(request)
     if asked.wanted.format == "parquet":
         if packed:
             raise _conflict("format=parquet is no msgpack.", "Ask without Accept: application/msgpack.")
-        return await _sent(request, _parquet(rollouts, asked), content_type=asked.wanted.kind.content_type)
+        return await _sent(request, file(rollouts, asked), content_type=asked.wanted.kind.content_type)
     return await _sent(
-        request, _lines(rollouts, asked, packed=packed), content_type=answers.MSGPACK if packed else LINES
+        request, lines(rollouts, asked, packed=packed), content_type=answers.MSGPACK if packed else LINES
     )
 
 
-async def _lines(rollouts: Rollouts, asked: Asked, *, packed: bool) -> AsyncGenerator[bytes, None]:
+async def lines(rollouts: Readable, asked: Asked, *, packed: bool = False) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of an answer, or its objects of msgpack."""
+
     def encoded(form: Any) -> bytes:
         return answers.encode(form, packed=packed) + (b"" if packed else b"\n")
 
@@ -175,7 +196,8 @@ async def _lines(rollouts: Rollouts, asked: Asked, *, packed: bool) -> AsyncGene
             yield encoded(piece.line()) if isinstance(piece, Ended) else piece.piece
 
 
-async def _parquet(rollouts: Rollouts, asked: Asked) -> AsyncGenerator[bytes, None]:
+async def file(rollouts: Readable, asked: Asked) -> AsyncGenerator[bytes, None]:
+    """Yield the parts of an answer that is one Parquet file. Raises `ClientError` 501 `extra_missing`."""
     writer = await asyncio.to_thread(parquet.Writer)
     source = pieces(rollouts, asked, _rows)
     async with contextlib.aclosing(source):
@@ -224,7 +246,7 @@ async def _write(response: web.StreamResponse, piece: bytes) -> None:
         await response.write(piece)
 
 
-async def _made(rollouts: Rollouts, name: str, asked: Asked, shape: Shape) -> Made:
+async def _made(rollouts: Readable, name: str, asked: Asked, shape: Shape) -> Made:
     """Read, judge and shape one rollout."""
     try:
         graph = await rollouts.aside(name)
@@ -238,10 +260,12 @@ async def _made(rollouts: Rollouts, name: str, asked: Asked, shape: Shape) -> Ma
     except Exception:  # noqa: BLE001  one rollout's fault must not hide the others; it is logged, and its line says so
         _log.exception("rollout %s can't be exported as %s", name, asked.wanted.format)
         refusal = ClientError("internal", f"Treering failed at rollout {name}.", hint="Its log says more.", status=500)
-    return Made(piece=await asyncio.to_thread(shape, {"rollout": name, "refused": exports.told(refusal)}), refused=True)
+    return Made(
+        piece=await asyncio.to_thread(shape, {"rollout": name, "refused": exports.told(refusal)}), refused=refusal.code
+    )
 
 
-async def _somebody(rollouts: Rollouts, asked: Asked) -> None:
+async def _somebody(rollouts: Readable, asked: Asked) -> None:
     """Raise `ClientError` 404 unless some rollout has the group and labels, in whatever state."""
     query = asked.query
     if (await rollouts.page(Query(group=query.group, labels=query.labels, limit=1))).entries:

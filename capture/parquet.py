@@ -16,7 +16,8 @@ import importlib.util
 import io
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -29,6 +30,9 @@ ROW_GROUP_TOKENS = 4_000_000
 ROW_GROUP_ROWS = 2_000
 """Short rows: a footer's entry costs as much as some of them."""
 
+JOINED_BYTES = 64 * 2**20
+"""Of a row group that is put together from several."""
+
 KEY = b"treering"
 """Of the footer's metadata."""
 
@@ -38,13 +42,7 @@ class Writer:
 
     def __init__(self) -> None:
         """Raise `ClientError` 501 `extra_missing` where pyarrow isn't installed."""
-        if importlib.util.find_spec("pyarrow") is None:
-            raise ClientError(
-                "extra_missing",
-                "Parquet needs pyarrow, which isn't installed here.",
-                hint="Install Treering with the extra `parquet`: pip install 'treering[parquet]'.",
-                status=501,
-            )
+        needed()
         self._pa: Any = importlib.import_module("pyarrow")
         self._schema = self._schema_of()
         self._sink = _Sink()
@@ -119,6 +117,46 @@ class Writer:
             ),
         }
         return pa.schema([pa.field(column.name, types[column.type]) for column in COLUMNS])
+
+
+def needed() -> None:
+    """Raise `ClientError` 501 `extra_missing` where pyarrow isn't installed."""
+    if importlib.util.find_spec("pyarrow") is None:
+        raise ClientError(
+            "extra_missing",
+            "Parquet needs pyarrow, which isn't installed here.",
+            hint="Install Treering with the extra `parquet`: pip install 'treering[parquet]'.",
+            status=501,
+        )
+
+
+def footer(path: Path) -> dict[str, Any] | None:
+    """Return what a file's footer says (see `Writer.end`); None for a file that was cut."""
+    arrow, files = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    try:
+        with files.ParquetFile(path) as file:
+            told: dict[str, Any] = json.loads(file.metadata.metadata[KEY])
+            return told
+    except arrow.ArrowInvalid:
+        return None
+
+
+def join(paths: Sequence[Path], out: BinaryIO, told: Mapping[str, Any]) -> None:
+    """Write the rows of several files as one whose footer says `told`; a few row groups are held at a time."""
+    arrow, files = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    schema = files.read_schema(paths[0]).remove_metadata()
+    with files.ParquetWriter(out, schema, compression="zstd") as writer:
+        waiting: list[Any] = []
+        for path in paths:
+            with files.ParquetFile(path) as file:
+                for n in range(file.num_row_groups):
+                    waiting.append(file.read_row_group(n))
+                    if sum(table.nbytes for table in waiting) >= JOINED_BYTES:
+                        writer.write_table(arrow.concat_tables(waiting))
+                        waiting = []
+        if waiting:
+            writer.write_table(arrow.concat_tables(waiting))
+        writer.add_key_value_metadata({KEY: json.dumps(told).encode()})
 
 
 def whole(rows: Sequence[Mapping[str, Any]]) -> bytes:

@@ -102,12 +102,17 @@ def findings(given: Given) -> int:
 
 
 def sequences(given: Given) -> int:
-    """Show the training sequences."""
+    """Show the training sequences; in a trainer's own format, print them."""
     asked = given.arguments
+    if asked["format"] == "parquet" and sys.stdout.isatty():
+        raise UsageError("Parquet is no text for a terminal", hint="send it to a file: … > rows.parquet")
     query = {name: asked[name] for name in ("format", "roles", "drift", "threshold", "constrained", "aborted")}
     query["open"] = 1 if asked["open"] else None
     answer = _client(given).request("GET", _path(asked) + "/sequences", query=query)
-    if asked["json"]:
+    if asked["format"] == "parquet":
+        sys.stdout.buffer.write(answer)
+        return 0
+    if asked["json"] or asked["format"] not in (None, "native", "tree"):
         return _json(answer)
     told = decode(answer)
     if "nodes" in told:
@@ -123,6 +128,8 @@ def sequences(given: Given) -> int:
             counted += f", {masked['rows']} of them for {masked['tokens']:,} tokens behind a drift"
     for left in told["left_out"]:
         _out(f"left out: call {left['call']}: {left['reason']}")
+    if empty := told.get("empty"):
+        _out(f"{empty['message']}\n{empty['hint']}")
     _out(f"{counted}, {told['n_trained_tokens']:,} trained tokens" + ("" if told["final"] else "; not final"))
     return 0
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from capture.formats import FORMATS
 from capture.settings import TABLE
 
 ArgumentKind = Literal["text", "whole", "number", "yes"]
@@ -47,6 +48,20 @@ _URL = Argument(name="--url", metavar="URL", help="The control plane. Default: t
 _ID = Argument(name="id", help="The rollout's id.")
 _CONTROL = ("admin_key_file", "admin_listen", "store", "tls_cert")
 _ROLLOUTS = "capture.commands.rollout"
+
+_SEQUENCES = (
+    Argument(name="--format", choices=tuple(FORMATS), help="Default: native; of --drift tree, tree."),
+    Argument(name="--roles", metavar="ROLE,…", help="Conversations to train. Default: main."),
+    Argument(name="--drift", choices=("split", "realign", "tree"), help="What to do at a drift. Default: split."),
+    Argument(
+        name="--threshold",
+        kind="whole",
+        metavar="N",
+        help="Of --drift realign: the largest drift that a row crosses, in tokens. Default: 1024.",
+    ),
+    Argument(name="--constrained", choices=("train",), help="Train replies sampled under a constraint too."),
+    Argument(name="--aborted", choices=("train",), help="Train aborted replies too."),
+)
 
 _AGENT = (
     Argument(
@@ -173,19 +188,7 @@ VERBS: tuple[Verb, ...] = (
         run=f"{_ROLLOUTS}:sequences",
         arguments=(
             _ID,
-            Argument(name="--format", choices=("native", "tree"), help="Default: native; of --drift tree, tree."),
-            Argument(name="--roles", metavar="ROLE,…", help="Conversations to train. Default: main."),
-            Argument(
-                name="--drift", choices=("split", "realign", "tree"), help="What to do at a drift. Default: split."
-            ),
-            Argument(
-                name="--threshold",
-                kind="whole",
-                metavar="N",
-                help="Of --drift realign: the largest drift that a row crosses, in tokens. Default: 1024.",
-            ),
-            Argument(name="--constrained", choices=("train",), help="Train replies sampled under a constraint too."),
-            Argument(name="--aborted", choices=("train",), help="Train aborted replies too."),
+            *_SEQUENCES,
             Argument(name="--open", kind="yes", help="Of an open rollout as it stands."),
             _JSON,
             _URL,
@@ -227,6 +230,40 @@ VERBS: tuple[Verb, ...] = (
         help="Remove a rollout and what only it used.",
         run=f"{_ROLLOUTS}:delete",
         arguments=(_ID, _URL),
+        settings=_CONTROL,
+    ),
+    Verb(
+        name="export",
+        help="Write the training sequences of many rollouts. One that is interrupted goes on where it stopped: run the"
+        " same command again.",
+        run="capture.commands.export:export",
+        arguments=(
+            Argument(
+                name="--out",
+                metavar="OUT",
+                default="-",
+                help="A file; - is standard output, the default; or, with the extra cloud, any URL that fsspec can"
+                " write. Until all is there it is OUT.part, beside OUT.part.json, which says how far it is: an export"
+                " that goes on cuts OUT.part behind the last whole page of rollouts, so no line is torn and none is"
+                " there twice.",
+            ),
+            *_SEQUENCES,
+            Argument(name="--group", metavar="NAME", help="Only rollouts of a group."),
+            Argument(name="--label", metavar="KEY:VALUE", repeatable=True, help="Only rollouts with a label."),
+            Argument(name="--state", choices=("open", "closed"), help="Only rollouts in this state."),
+            Argument(name="--open", kind="yes", help="Take open rollouts as they stand; else each is refused."),
+            Argument(
+                name="--plain",
+                kind="yes",
+                help="Leave out the lines that say which rollouts are refused and why, and the last one, which counts.",
+            ),
+            Argument(name="--strict", kind="yes", help="Exit 1 if any rollout is refused, and not only if all are."),
+            Argument(name="--overwrite", kind="yes", help="Put the export in the place of an OUT that exists."),
+            Argument(name="--restart", kind="yes", help="Begin anew instead of going on."),
+            Argument(name="--after", metavar="CURSOR", help="Of --out -: go on from where an export was cut."),
+            Argument(name="--offline", kind="yes", help="Read --store itself, while no appliance holds it."),
+            _URL,
+        ),
         settings=_CONTROL,
     ),
     Verb(

@@ -77,6 +77,7 @@ async def test_one_that_cannot_be_exported_is_a_line_that_says_so(ask, plane, se
     assert told == {"open": "rollout_open", "empty": "no_calls", "ungraded": "ungraded"}
     assert all(line["refused"]["hint"] for line in lines if "refused" in line)
     assert (end["rollouts"], end["refused"]) == (4, 3)
+    assert end["reasons"] == {"rollout_open": 1, "no_calls": 1, "ungraded": 1}
 
 
 async def test_open_ones_as_they_stand(ask, plane, session):
@@ -179,7 +180,7 @@ async def test_parquet_has_the_refused_too_and_the_end_in_its_footer(plane, sess
     assert (a["rollout"], a["input_ids"], a["refused"]) == ("a", [1, 2, 3, 4, 5], None)
     assert (b["rollout"], json.loads(b["refused"])["code"]) == ("b", "no_calls")
     end = json.loads(file.metadata.metadata[b"treering"])
-    assert end == {"end": True, "rollouts": 2, "refused": 1, "next": None}
+    assert end == {"end": True, "rollouts": 2, "refused": 1, "next": None, "reasons": {"no_calls": 1}}
     async with session.get(plane.url + "/rollouts/a/sequences?format=parquet") as answer:
         (alone,) = pq.ParquetFile(io.BytesIO(await answer.read())).read().to_pylist()
     assert alone == a
