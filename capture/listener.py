@@ -50,31 +50,44 @@ class Connection(RequestHandler):
     """One connection."""
 
     def __init__(self, door: Door, **options: Any) -> None:
-        self._proved_s: float = options.pop("keepalive_timeout")
-        super().__init__(door, keepalive_timeout=UNPROVED_S, **options)
+        super().__init__(door, **options)
         self._door = door
         self.since = 0.0
+        # Runs while it is unproved.
+        self._patience: asyncio.TimerHandle | None = None
+        self._requests_seen = 0
 
     @property
     def idle(self) -> bool:
-        """Whether no request runs on it."""
-        return self._current_request is None and not self._messages
+        """Whether it waits for a request."""
+        return self._waiter is not None and not self._waiter.done()
 
     def prove(self) -> None:
         """Note that a request on this connection showed a right key."""
-        if self._keepalive_timeout != self._proved_s:
-            self._keepalive_timeout = self._proved_s
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
             self._door.unproved.pop(self, None)
+
+    def _lose_patience(self) -> None:
+        if self.idle and self._request_count == self._requests_seen:
+            self._patience = None
+            self.force_close()
+            return
+        # It asked something meanwhile, or still does: it gets as long again.
+        self._requests_seen = self._request_count
+        self._patience = self._loop.call_later(UNPROVED_S, self._lose_patience)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin; count as unproved."""
         super().connection_made(transport)
         self.since = self._loop.time()
+        self._patience = self._loop.call_later(UNPROVED_S, self._lose_patience)
         self._door.came(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End."""
-        self._door.unproved.pop(self, None)
+        """End; nothing more is to be proved."""
+        self.prove()
         super().connection_lost(exc)
 
     def handle_error(
