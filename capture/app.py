@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -33,7 +34,7 @@ from capture.reach import Reach
 from capture.registration import Defaults, Place
 from capture.rollouts import Rollouts
 from capture.settings import Settings, is_loopback, key_path, parse_address
-from capture.store import open_store
+from capture.store import open_store, retention
 from capture.store.base import Entry, Store
 from capture.tasks import spawn
 from capture.upstream import HEADER_LIMIT, Engine
@@ -58,6 +59,9 @@ _log = logging.getLogger("treering")
 
 class Appliance:
     """One running Treering."""
+
+    keeps_house = True
+    """Whether it drops what is old; of several processes over one store one does."""
 
     def __init__(self, settings: Settings, *, store: Store | None = None) -> None:
         """`store` is the one to use in place of that of the settings; not yet opened."""
@@ -123,7 +127,13 @@ class Appliance:
                 spawn(mending.watch(self.store, self.rollouts), name="watch a store that is down"),
             ]
             if self.store.shared:
-                self._watches.append(spawn(self.rollouts.heed(), name="heed what is sealed elsewhere"))
+                self._watches += [
+                    spawn(self.rollouts.heed(), name="heed what is sealed elsewhere"),
+                    spawn(self.holds.watch(), name="heed what is held elsewhere"),
+                ]
+            if self.keeps_house and (policy := self._policy()).on:
+                sweeping = retention.watch(self.store, policy, drop=self.rollouts.delete)
+                self._watches.append(spawn(sweeping, name="drop what is old"))
         except BaseException:
             await self.close()
             raise
@@ -131,8 +141,12 @@ class Appliance:
     async def close(self) -> None:
         """Stop accepting, let streams finish within `shutdown_timeout`, then close the engine and, last, the store."""
         await self._close_tunnels()
-        for runner in reversed(self._runners):
-            await runner.cleanup()
+        # Nobody new comes in by either door, before anybody is waited for.
+        for site in [site for runner in self._runners for site in runner.sites]:
+            await site.stop()
+        async with asyncio.TaskGroup() as closing:
+            for runner in self._runners:
+                closing.create_task(runner.cleanup())
         self._runners.clear()
         try:
             async with asyncio.timeout(SHUTDOWN_GRACE_S):
@@ -178,6 +192,11 @@ class Appliance:
         # A rollout's own engine is of the kind of the server's first: its URL says where, not what.
         kind = self.fleet.first.kind
         return await onboard(self.settings, "vllm" if kind == "scripted" else kind, url)
+
+    def _policy(self) -> retention.Policy:
+        settings = self.settings
+        archive = None if settings.archive is None else Path(settings.archive)
+        return retention.Policy(keep_days=settings.keep_days, keep_gib=settings.keep_gib, archive=archive)
 
     def _find_admin_key(self) -> str | None:
         settings = self.settings

@@ -72,6 +72,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     proxy_from_env: bool = False
     max_in_flight: int = 1024
     max_queued: int = 4096
+    keep_days: float | None = None
+    keep_gib: float | None = None
+    archive: str | None = None
     shutdown_timeout: float = 30.0
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -256,6 +259,25 @@ TABLE: tuple[Setting, ...] = (
         help="Calls that may wait for one engine; who finds no room gets 503 with a time to come again.",
     ),
     Setting(
+        name="keep_days",
+        kind="number",
+        metavar="DAYS",
+        least=0,
+        help="Drop a closed rollout so many days after its close. Default: everything is kept.",
+    ),
+    Setting(
+        name="keep_gib",
+        kind="number",
+        metavar="GIB",
+        least=0,
+        help="Drop closed rollouts, the first closed first, while the store takes more than this. SQLite only.",
+    ),
+    Setting(
+        name="archive",
+        metavar="FOLDER",
+        help="Where what is dropped goes first, whole: a store of its own for each month of closing.",
+    ),
+    Setting(
         name="shutdown_timeout",
         kind="number",
         default=30.0,
@@ -430,6 +452,11 @@ def _check(settings: Settings) -> None:
             raise UsageError(f"--engine-key-file: there is no engine {name}{nearest(name, kinds)}")
     if not settings.store.startswith(POSTGRES) and store_path(settings.store) in (None, Path()):
         raise UsageError(f"{settings.store!r} is no store", hint="write sqlite:///PATH or postgresql://USER@HOST/DATABASE")
+    if settings.keep_gib is not None and store_path(settings.store) is None:
+        hint = "PostgreSQL frees room only with a VACUUM; keep by age (--keep-days)"
+        raise UsageError("--keep-gib works with an SQLite store only", hint=hint)
+    if settings.archive is not None and settings.keep_days is None and settings.keep_gib is None:
+        raise UsageError("--archive alone drops nothing", hint="say what is to be kept: --keep-days or --keep-gib")
     if settings.no_admin_key and not is_loopback(host):
         hint = "leave --no-admin-key out, or listen on 127.0.0.1"
         raise UsageError(f"--no-admin-key works on loopback only, and {host} is not", hint=hint)

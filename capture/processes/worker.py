@@ -44,6 +44,9 @@ CLOSE_GRACE_S = 10.0
 class Worker(Appliance):
     """The data plane alone, on sockets that are open already."""
 
+    # The supervisor does.
+    keeps_house = False
+
     def __init__(self, channel: Channel, hello: Hello, sockets: list[socket.socket]) -> None:
         mine = settings(hello.settings)
         self.remote = None if hello.store is None else RemoteStore(channel, where=hello.store)

@@ -209,6 +209,12 @@ def exchange(db: apsw.Connection, rollout: str, n: int) -> Exchange | None:
     )
 
 
+def size(db: apsw.Connection) -> int:
+    """Return the bytes that rows and indexes take."""
+    pages, free, page = (query.value(db, f"PRAGMA {name}") for name in ("page_count", "freelist_count", "page_size"))
+    return int((pages - free) * page)
+
+
 def notices(db: apsw.Connection, rollout: str) -> list[Notice]:
     """Return a rollout's notices in the order in which they came."""
     return [

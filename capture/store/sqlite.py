@@ -43,6 +43,9 @@ BUSY_MS = 5_000
 LOG_BYTES = 64 << 20
 """What the write-ahead log is cut back to when a checkpoint has emptied it after a burst."""
 
+SHRINK_PAGES = 500
+"""Free pages given back in one write: each moves one from the file's end into the hole, some 5 ms in all."""
+
 _SYNCHRONOUS: dict[Durability, str] = {"process": "NORMAL", "power": "FULL", "none": "OFF"}
 _SUFFIXES = ("", "-wal", "-shm")
 _ROLLOUT_FIELDS = frozenset(Rollout.__struct_fields__)
@@ -287,6 +290,18 @@ class SqliteStore:
         Raises `StoreError` while they don't.
         """
         await self._writer.flush()
+
+    async def size(self) -> int:
+        """Return the bytes that rows and indexes take; free pages of the file are not among them."""
+        return await self._read(reads.size)
+
+    async def shrink(self) -> None:
+        """Give free pages back to the disk, some at a time, so that no call's record waits long for its commit.
+
+        The file is shorter once the log has been copied into it.
+        """
+        while await self._writer.run(lambda db: writes.shrink(db, pages=SHRINK_PAGES)):
+            pass
 
     async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
         await self._writer.settle()

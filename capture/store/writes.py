@@ -90,6 +90,14 @@ def delete(db: apsw.Connection, rollout: str) -> bool:
     return True
 
 
+def shrink(db: apsw.Connection, *, pages: int) -> bool:
+    """Give so many free pages back to the disk; False when none is left to give."""
+    before = int(query.value(db, "PRAGMA freelist_count"))
+    db.execute(f"PRAGMA incremental_vacuum({pages:d})")
+    # A file of before it could shrink stays as it is.
+    return 0 < int(query.value(db, "PRAGMA freelist_count")) < before
+
+
 def begin(db: apsw.Connection, rollout: str, call: Call, exchange: Exchange, canonical: Canonical) -> None:
     """Note that a call runs, unless it is known already."""
     key = _key(db, rollout)

@@ -17,6 +17,7 @@ from backports import zstd
 from capture.app import Appliance
 from capture.errors import EngineError, StoreError, UsageError
 from capture.settings import Settings
+from capture.store import retention
 from tests.engine import STREAM, Engine, running, whole
 from tests.house import ASK, House, house
 
@@ -601,3 +602,22 @@ async def test_a_translated_calls_history_is_stored_once_as_it_was_sent(
     with contextlib.closing(apsw.Connection(str(tmp_path / "treering.db"), flags=apsw.SQLITE_OPEN_READONLY)) as db:
         # No copy of the history in canonical form: it is read from what was sent.
         assert list(db.execute("SELECT messages FROM call")) == [(None,)]
+
+
+# What is old
+
+
+async def test_what_is_old_is_moved_away_and_dropped(engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "SWEEP_EVERY_S", 0.01)
+    async with house(engine, tmp_path, keep_days=0.0, archive=str(tmp_path / "old")) as home:
+        closed, opened = await home.rollout(), await home.rollout()
+        await answered(engine, home, closed)
+        await home.control("POST", f"/rollouts/{closed['id']}/close", json={})
+        async with asyncio.timeout(10):
+            while (await home.control("GET", "/rollouts?state=closed"))["rollouts"]:
+                pass
+        assert [each["id"] for each in (await home.control("GET", "/rollouts"))["rollouts"]] == [opened["id"]]
+    (archive,) = (tmp_path / "old").glob("rollouts-*.db")
+    async with house(engine, tmp_path, store=f"sqlite:///{archive}") as home:
+        graph = await home.graph(closed)
+    assert [call["status"] for call in graph["calls"]] == ["complete"]

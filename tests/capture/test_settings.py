@@ -192,3 +192,17 @@ def test_the_key_lies_beside_the_store():
 )
 def test_loopback(host, here):
     assert is_loopback(host) is here
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"keep_gib": "5", "store": "postgresql://u:p@h/d"}, "works with an SQLite store only"),
+        ({"archive": "old"}, "drops nothing"),
+        ({"keep_days": "-1"}, "less than 0"),
+    ],
+)
+def test_what_is_to_be_kept(given, said):
+    with pytest.raises(UsageError, match=said):
+        load(given, {})
+    assert load({"keep_days": "0.5", "archive": "old"}, {}).keep_days == 0.5
