@@ -10,7 +10,7 @@ from graph.records import Call
 
 
 def messages(*given):
-    return tuple(from_chat(list(given)))
+    return tuple(map(from_chat, given))
 
 
 def user(text):
