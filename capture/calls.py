@@ -7,6 +7,7 @@ the record. `Calls` is what `relay` asks at each of these steps.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from capture.queue import WAIT_S
 from capture.queue import Call as Place
 from capture.recorder import Recorder
 from capture.rollouts import Rollouts, unknown_key
-from capture.store.base import Arrival, Spent, Store
+from capture.store.base import Arrival, Store
 from capture.tasks import spawn
 from capture.upstream import Engine
 from graph.records import Notice, Weights
@@ -92,7 +93,7 @@ class Calls:
         live.first_call_at = live.first_call_at or started_at
         choices = request.choices if request else 1
 
-        def drafted(n: int, arrived: int, spent: Spent | None = None) -> Draft:
+        def drafted(n: int, arrived: int) -> Draft:
             draft = Draft(
                 live=live,
                 n=n,
@@ -103,7 +104,7 @@ class Calls:
                 body=body,
                 hints=admission.hints(headers),
             )
-            draft.request, draft.spent = request, spent
+            draft.request = request
             return draft
 
         if self._store.shared:
@@ -116,10 +117,10 @@ class Calls:
             raise failure
         return draft
 
-    async def _arrived(
-        self, live: Live, choices: int, started_at: str, drafted: Callable[[int, int, Spent], Draft]
-    ) -> Draft:
+    async def _arrived(self, live: Live, choices: int, started_at: str, drafted: Callable[[int, int], Draft]) -> Draft:
         """Have the store give a call its place. Raises `ClientError` 401 where the rollout takes no more calls."""
+        since = asyncio.get_running_loop().time()
+
         async def arriving() -> Arrival | TreeringError:
             # Handed back, not raised: a task's error is logged, and this one is the agent's.
             try:
@@ -128,7 +129,10 @@ class Calls:
                 return error
 
         def taken(arrival: Arrival) -> Draft:
-            return drafted(arrival.n, arrival.arrived, arrival.spent)
+            self._holds.obey(arrival.engines, since=since)
+            draft = drafted(arrival.n, arrival.arrived)
+            draft.arrival = arrival
+            return draft
 
         async def give_up() -> None:
             arrival = await task
@@ -220,7 +224,14 @@ class Calls:
         # One wait in all, where a call goes to a second engine after it.
         waited_s = (draft.queued_ms or 0.0) / 1000
         draft.in_line = draft.queued_ms is None
-        if await queue.enter(place, wait_s=max(0.0, WAIT_S - waited_s)):
+        may_enter = False
+        if draft.arrival is not None and engine is draft.engines[0]:
+            # It had arrived before the hold, if there is one: whoever holds waits for it.
+            may_enter = not draft.is_told_to_wait(engine)
+        elif draft.arrival is not None:
+            # Nobody who holds this engine knows of it.
+            await self._holds.look()
+        if await queue.enter(place, wait_s=max(0.0, WAIT_S - waited_s), despite_hold=may_enter):
             draft.queued_ms = round((time.monotonic() - draft.start) * 1000, 3)
         elif draft.queued_ms is None:
             draft.queued_ms = 0.0
@@ -232,6 +243,11 @@ class Calls:
                 queue.leave(place)
                 raise
         self._met(draft, engine)
+        if draft.told_to_wait:
+            # From now on whoever holds this engine has to wait for it.
+            draft.told_to_wait = False
+            draft.engine = engine.name
+            self._store.begin(draft.live.id, draft.running(), draft.body, parts=draft.parts())
         draft.engine, draft.weights = engine.name, Weights(start=self._holds.version(engine.name))
         engine.in_flight += 1
 
@@ -279,7 +295,9 @@ class Calls:
     def begin(self, draft: Draft, cut: Callable[[], object]) -> None:
         """Note that a call runs; `cut` ends it when its rollout is closed."""
         draft.live.begin(draft.n, cut)
-        self._store.begin(draft.live.id, draft.running(), draft.body, parts=draft.parts())
+        draft.told_to_wait = draft.is_told_to_wait(draft.engines[0])
+        if not draft.told_to_wait:
+            self._store.begin(draft.live.id, draft.running(), draft.body, parts=draft.parts())
 
     def inquire(self, draft: Draft, engine: Engine) -> None:
         """Ask the engine beside the call for the prompt's ids, where its reply does not bring them."""
@@ -296,7 +314,8 @@ class Calls:
     def reserve(self, draft: Draft) -> str | None:
         """Take a call's place under its rollout's limits; return the limit that leaves none, by name."""
         assert draft.request is not None
-        limit = draft.live.reserve(draft.dialect, draft.request.messages, spent=draft.spent)
+        spent = draft.arrival.spent if draft.arrival is not None else None
+        limit = draft.live.reserve(draft.dialect, draft.request.messages, spent=spent)
         draft.reserved = limit is None
         return limit
 
@@ -361,6 +380,9 @@ class Calls:
             await draft.inquiry
         prompt = reader.prompt_ids if reader is not None else None
         if draft.engine is not None and draft.queued_ms is not None:
+            if self._store.shared and self._holds.tells:
+                with contextlib.suppress(StoreError):
+                    await self._holds.look()
             draft.weights = Weights(start=draft.weights.start, end=self._holds.version(draft.engine))
         ended = None if self._store.shared else live.tick()
         records = draft.records(ended=ended, delivered=delivered, delta=live.delta(prompt))

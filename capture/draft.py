@@ -14,7 +14,7 @@ from capture.engines.base import Choice, Reader
 from capture.errors import TreeringError
 from capture.live import Live
 from capture.recorder import Recorder
-from capture.store.base import Delta, Exchange, Parts, Record, Spent, Spool
+from capture.store.base import Arrival, Delta, Exchange, Parts, Record, Spool
 from capture.upstream import Engine
 from graph.records import Call, Status, Weights
 
@@ -61,8 +61,10 @@ class Draft:
         self.in_line = False
         # The version of the engine's weights, as told, when the call began there and when it ended.
         self.weights = Weights()
-        # What was spent when it arrived, where the store is shared and so the one to say.
-        self.spent: Spent | None = None
+        # What the store said when it arrived, where that is shared and so the one to say.
+        self.arrival: Arrival | None = None
+        # Its engine was held then, and it has not begun there yet.
+        self.told_to_wait = False
         # A place under the rollout's limit is held for it.
         self.reserved = False
         # An end that didn't come from the engine's reply.
@@ -106,6 +108,11 @@ class Draft:
     def _first_token_ms(self) -> float | None:
         at = self.recorder.first_token_ms if self.recorder is not None else None
         return None if at is None else round(at, 3)
+
+    def is_told_to_wait(self, engine: Engine) -> bool:
+        """Say whether the store told on its arrival that an engine is held."""
+        state = self.arrival.engines.get(engine.name) if self.arrival is not None else None
+        return state is not None and state.held
 
     def fail(self, error: TreeringError, *, status: Status = "error") -> None:
         """End the call with an error instead of a reply."""

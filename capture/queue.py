@@ -126,12 +126,15 @@ class Queue:
         """How many wait."""
         return len(self._line)
 
-    async def enter(self, call: Call, *, wait_s: float = WAIT_S) -> bool:
+    async def enter(self, call: Call, *, wait_s: float = WAIT_S, despite_hold: bool = False) -> bool:
         """Take a place, within a time; say if there was a wait. Each `enter` is followed by one `leave`.
+
+        `despite_hold` is for one that arrived before the hold, and that whoever holds waits for.
 
         Raises `EngineError` (503, with a time to come again): `engine_busy`, or `engine_held` under a hold.
         """
-        if not self.held and not self._line and len(self._inside) < self._places:
+        is_free = despite_hold if self.held else not self._line
+        if is_free and len(self._inside) < self._places:
             self._inside[call] = None
             return False
         self._make_room(call)

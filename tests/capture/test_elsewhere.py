@@ -10,10 +10,11 @@ from typing import ClassVar
 
 import pytest
 
-from capture import elsewhere, rollouts
+from capture import elsewhere, holds, rollouts
 from capture.errors import ClientError, StoreError
+from capture.holds import Holds
 from capture.live import Live
-from capture.store.base import Delta
+from capture.store.base import Delta, EngineState
 from capture.store.sqlite import SqliteStore
 from capture.tasks import spawn
 from graph.records import Call, Rollout
@@ -320,3 +321,79 @@ def test_quiet_is_counted_from_the_last_end():
     Graph.forest.calls = {1: call(1, ended_ms=4000.0), 2: call(2)}
     assert elsewhere.quiet_s(Graph, now) == 55
     assert elsewhere.quiet_s(Graph, "2026-01-01T00:00:00.000Z") == 0
+
+
+NAME = "vllm=http://127.0.0.1:1"
+
+
+async def entered(desk: Desk, live: Live) -> tuple:
+    """A call that has begun at the engine, and what gives its place back."""
+    draft = await desk.begin(live)
+    return draft, await desk.calls.enter(draft, draft.engines[0])
+
+
+async def test_a_hold_waits_for_what_had_arrived_elsewhere_and_for_nothing_else(pair, store):
+    there = pair.two.calls._holds
+    running, leave = await entered(pair.two, pair.there)
+    # It has its number, and is not at the engine yet.
+    late = await pair.two.begin(pair.there)
+    pausing = spawn(Holds(store).pause([NAME], wait_s=20), name="pause")
+    await until(lambda: held(store))
+    leave_late = await pair.two.calls.enter(late, late.engines[0])
+    # It arrives behind the hold, and so waits.
+    knows = await pair.two.begin(pair.there)
+    waiting = spawn(pair.two.calls.enter(knows, knows.engines[0]), name="enter")
+    assert (there.queue(NAME).held, knows.told_to_wait) == (True, True)
+    for draft, done in ((running, leave), (late, leave_late)):
+        assert not pausing.done()
+        done()
+        draft.recorder.hang_up()
+        await pair.two.calls.conclude(draft)
+    assert await pausing == []
+    assert not waiting.done()
+    assert [call.n for call in await store.calls(pair.here.id) if call.status == "running"] == []
+    await Holds(store).resume([NAME])
+    await there.look()
+    (await waiting)()
+    await store.flush()
+    assert [call.n for call in await store.calls(pair.here.id) if call.status == "running"] == [knows.n]
+
+
+async def test_a_hold_is_not_kept_up_by_one_that_arrived_behind_it(pair, store, monkeypatch):
+    monkeypatch.setattr(holds, "BEGIN_S", 0.0)
+    monkeypatch.setattr(holds, "LOOK_EVERY_S", 0.01)
+    await store.set_engine(NAME, held=True)
+    draft = await pair.two.begin(pair.there)
+    assert await Holds(store).pause([NAME], wait_s=20) == []
+    assert draft.told_to_wait
+
+
+async def test_an_old_answer_lets_nobody_in(pair, store):
+    there = pair.two.calls._holds
+    there.queue(NAME)
+    await store.set_engine(NAME, held=True, version="2")
+    await there.look()
+    there.obey({NAME: EngineState(version="1")}, since=0.0)
+    assert (there.queue(NAME).held, there.version(NAME)) == (True, "2")
+    await store.set_engine(NAME, held=False)
+    await there.look()
+    there.obey({NAME: EngineState(held=True)}, since=0.0)
+    assert there.queue(NAME).held, "until the next look"
+    await there.look()
+    assert not there.queue(NAME).held
+
+
+async def test_a_call_that_ends_knows_the_version_told_elsewhere(pair, store):
+    await store.set_engine(NAME, version="1")
+    draft, leave = await entered(pair.two, pair.there)
+    await Holds(store).set_version([NAME], "2")
+    draft.recorder.answered(200)
+    draft.recorder.whole(WHOLE, 1.0)
+    leave()
+    await pair.two.calls.conclude(draft)
+    (call,) = await store.calls(pair.here.id)
+    assert (call.weights.start, call.weights.end) == ("1", "2")
+
+
+async def held(store) -> bool:
+    return any(state.held for state in (await store.engines()).values())
