@@ -1,15 +1,20 @@
 """What all tests share: the real programs, and that their absence is never quiet.
 
 A test that needs a real program carries the marker `real`; it gets it by using one of the fixtures `vllm` and
-`opencode` (tests/real/conftest.py). Where the program cannot be had the test skips, and the run's summary says which
-program, why, and what would help. With TREERING_REQUIRE_REAL=1 such a skip is a failure, whatever called it.
+`opencode` (tests/real/conftest.py) and `postgres` (here). Where the program cannot be had the test skips, and the run's
+summary says which program, why, and what would help. With TREERING_REQUIRE_REAL=1 such a skip is a failure, whatever
+called it.
 """
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.postgres import Server
 
 # Two noisy cores: how long an example takes says nothing, and a failure must come back on the next run.
 settings.register_profile("treering", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -18,7 +23,7 @@ settings.register_profile("long", settings.get_profile("treering"), derandomize=
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "treering"))
 
 # Fixtures that hand out a real program.
-REAL_FIXTURES = frozenset({"vllm", "opencode"})
+REAL_FIXTURES = frozenset({"vllm", "opencode", "postgres"})
 
 # Reason → the tests that were skipped for it.
 SKIPPED = pytest.StashKey[dict[str, list[str]]]()
@@ -27,6 +32,18 @@ SKIPPED = pytest.StashKey[dict[str, list[str]]]()
 def is_real_required() -> bool:
     """Tell whether a test of a real program must run."""
     return os.environ.get("TREERING_REQUIRE_REAL", "") not in ("", "0")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator["Server"]:
+    """A PostgreSQL server for the whole run; a test takes a database of its own (`await postgres.database()`)."""
+    pytest.importorskip("asyncpg", reason="asyncpg is not installed; pip install 'treering[postgres]'")
+    from tests.postgres import Server, missing
+
+    if (reason := missing()) is not None:
+        pytest.skip(reason)
+    with Server.running() as server:
+        yield server
 
 
 @pytest.hookimpl(tryfirst=True)

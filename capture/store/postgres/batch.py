@@ -10,14 +10,14 @@ Rules.
 3. A write about a rollout that is gone does nothing, for it was deleted on purpose.
 4. Nothing outlives the transaction, so a group may be run again.
 
-Costs. Eight round trips for a group of any size; a look-up of 16 bytes for each message of each request.
+Costs. Some ten round trips for a group of any size; look-ups of a dozen of a request's prefixes and of its long values.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -137,7 +137,7 @@ class Batch:
             list({write.rollout for write, _ in self._ready}),
         )
         self._rollouts = {name: _Rollout(key=key, tick=tick, next=next_) for name, key, tick, next_ in found}
-        if self._kept.data and found:
+        if (self._kept.data or self._kept.chains) and found:
             await db.execute("SELECT pg_advisory_xact_lock_shared($1, $2)", LOCKS, SWEEPING)
 
     async def _load(self, db: Connection) -> None:
@@ -258,11 +258,11 @@ class Batch:
     # What changed
 
     async def _write_contents(self, db: Connection) -> None:
-        links = [
-            (self._rollouts[name].key, digest, link)
-            for name, chain in self._kept.links.items()
+        chains = [
+            (self._rollouts[name].key, chain)
+            for name, kept in self._kept.chains.items()
             if name in self._rollouts
-            for digest, link in chain.items()
+            for chain in kept.values()
         ]
         uses = {
             (self._rollouts[name].key, content)
@@ -270,40 +270,51 @@ class Batch:
             if name in self._rollouts
             for content in used
         }
-        if not links and not uses:
+        if not chains and not uses:
             return
-        wanted = {content for _, content in uses}
-        there = await db.fetch(
-            "SELECT asked.rollout, chain.digest FROM unnest($1::bigint[], $2::bytea[]) AS asked (rollout, digest)"
-            " JOIN chain ON chain.rollout = asked.rollout AND chain.digest = asked.digest"
-            " UNION ALL SELECT NULL, digest FROM content WHERE digest = ANY($3::bytea[])",
-            [key for key, _, _ in links],
-            [digest for _, digest, _ in links],
-            list(wanted),
-        )
-        known = {(key, digest) for key, digest in there}
-        links = [(key, digest, link) for key, digest, link in links if (key, digest) not in known]
-        # The elements of new links are sent without asking: most are new, and the rest are a rollout's first few.
-        uses |= {(key, link.content) for key, _, link in links}
-        names = sorted({content for _, content in uses if (None, content) not in known})
-        packed = await _packed([self._kept.data[name] for name in names])
-        in_order = sorted(uses)
+        asked = {(key, chain.links[at]) for key, chain in chains for at in _probes(len(chain.links))}
+        there = {tuple(row) for row in await self._known(db, asked, {content for _, content in uses})}
+        # What lies between the last that is there and the first that isn't was not asked; as a rule that is nothing.
+        between = {
+            (key, link)
+            for key, chain in chains
+            for link in chain.links[slice(*_between(key, chain.links, there, asked))]
+        }
+        if between:
+            there |= {tuple(row) for row in await self._known(db, between, set())}
+        data = {name: self._kept.data[name] for _, name in uses if (None, name) not in there}
+        new: dict[tuple[int, bytes], tuple[bytes | None, bytes]] = {}
+        for key, chain in chains:
+            first, _ = _between(key, chain.links, there, asked | between)
+            for at in range(first, len(chain.links)):
+                name = chain.names[at]
+                new[key, chain.links[at]] = (chain.links[at - 1] if at else None), name
+                # Sent without asking: most are new, and the rest are a rollout's first few.
+                data[name] = chain.elements[at]
+                uses.add((key, name))
+        names, in_order = sorted(data), sorted(uses)
+        packed = await _packed([data[name] for name in names])
         await db.execute(
             "WITH c AS (INSERT INTO content (digest, packed, data)"
             "  SELECT * FROM unnest($1::bytea[], $2::text[], $3::bytea[]) ON CONFLICT DO NOTHING),"
             " u AS (INSERT INTO use (rollout, content)"
             "  SELECT * FROM unnest($4::bigint[], $5::bytea[]) ON CONFLICT DO NOTHING)"
             " INSERT INTO chain (rollout, digest, parent, content)"
-            " SELECT * FROM unnest($6::bigint[], $7::bytea[], $8::bytea[], $9::bytea[]) ON CONFLICT DO NOTHING",
+            " SELECT * FROM unnest($6::bigint[], $7::bytea[], $8::bytea[], $9::bytea[])",
             names,
-            [how for how, _ in packed],
-            [data for _, data in packed],
-            [key for key, _ in in_order],
-            [content for _, content in in_order],
-            [key for key, _, _ in links],
-            [digest for _, digest, _ in links],
-            [link.parent for _, _, link in links],
-            [link.content for _, _, link in links],
+            *_turned(packed, 2),
+            *_turned(in_order, 2),
+            *_turned([(*link, *of) for link, of in new.items()], 4),
+        )
+
+    async def _known(self, db: Connection, links: set[tuple[int, bytes]], contents: set[bytes]) -> list[Any]:
+        """Return those of some links, and (None, digest) for those of some contents, that are stored."""
+        return await db.fetch(
+            "SELECT asked.rollout, chain.digest FROM unnest($1::bigint[], $2::bytea[]) AS asked (rollout, digest)"
+            " JOIN chain ON chain.rollout = asked.rollout AND chain.digest = asked.digest"
+            " UNION ALL SELECT NULL, digest FROM content WHERE digest = ANY($3::bytea[])",
+            *_turned(list(links), 2),
+            list(contents),
         )
 
     async def _write_calls(self, db: Connection) -> None:
@@ -489,6 +500,29 @@ def _columns(whole: Iterable[tuple[int, int, _Call, Row]]) -> list[list[Any]]:
 def _turned(found: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
     """Return rows as columns."""
     return [list(column) for column in zip(*found, strict=True)] if found else [[] for _ in range(width)]
+
+
+def _probes(length: int) -> list[int]:
+    """Return the places of a list's links to ask for: the last few, then ever fewer, and the first."""
+    back = [1, 2, 3, 4, 5]
+    while back[-1] < length:
+        back.append(2 * back[-1])
+    return sorted({max(0, length - each) for each in back}) if length else []
+
+
+def _between(key: int, links: Sequence[bytes], there: Container[object], asked: Container[object]) -> tuple[int, int]:
+    """Return the place behind the last link that is known to be there, and that of the first known not to be.
+
+    A link is never there without those before it.
+    """
+    first, until = 0, len(links)
+    for at in range(len(links) - 1, -1, -1):
+        if (key, links[at]) in there:
+            first = at + 1
+            break
+        if (key, links[at]) in asked:
+            until = at
+    return first, until
 
 
 async def _packed(data: list[bytes]) -> list[tuple[str | None, bytes]]:

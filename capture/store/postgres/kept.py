@@ -35,19 +35,17 @@ _decode_keys = msgspec.json.Decoder(list[str]).decode
 _decode_name = msgspec.json.Decoder(str | None).decode
 
 
-class Link(msgspec.Struct, frozen=True):
-    """A link of a chain: the link before, and the element's content."""
-
-    parent: bytes | None
-    content: bytes
-
-
 class Chain(msgspec.Struct, frozen=True):
-    """A list as stored: the digest of its last link (None for an empty list), its raw elements, and their digests."""
+    """A list as stored: the digest of each prefix, the first ones first; its raw elements, and their digests."""
 
-    last: bytes | None
+    links: list[bytes]
     elements: list[bytes]
     names: list[bytes]
+
+    @property
+    def last(self) -> bytes | None:
+        """The name of the whole list, None for an empty one."""
+        return self.links[-1] if self.links else None
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,15 +61,15 @@ class Kept:
     """What some writes want stored, by rollout."""
 
     def __init__(self) -> None:
-        # Everything that is referred to, by digest.
+        # Contents by digest, without the elements of chains.
         self.data: dict[bytes, bytes] = {}
-        # Contents that a rollout refers to, not counting those of its links.
+        # Those that a rollout refers to.
         self.used: dict[str, set[bytes]] = {}
-        # A rollout's links by digest, each behind the one before it.
-        self.links: dict[str, dict[bytes, Link]] = {}
+        # A rollout's chains by their last link.
+        self.chains: dict[str, dict[bytes, Chain]] = {}
 
     def __repr__(self) -> str:
-        return f"<Kept {len(self.data)} contents, {sum(map(len, self.links.values()))} links>"
+        return f"<Kept {len(self.data)} contents, {sum(map(len, self.chains.values()))} chains>"
 
     def put(self, rollout: str, data: bytes) -> bytes:
         """Want `data` stored for a rollout; return its digest."""
@@ -83,15 +81,15 @@ class Kept:
     def put_chain(self, rollout: str, elements: list[bytes], *, names: list[bytes] | None = None) -> Chain:
         """Want a list of raw elements stored; `names` are their digests, where known."""
         names = [digest(element) for element in elements] if names is None else names
-        links = self.links.setdefault(rollout, {})
-        last: bytes | None = None
-        for name, element in zip(names, elements, strict=True):
-            link = digest((last or b"") + name)
-            if link not in links:
-                links[link] = Link(last, name)
-                self.data[name] = element
-            last = link
-        return Chain(last, elements, names)
+        links: list[bytes] = []
+        last = b""
+        for name in names:
+            last = digest(last + name)
+            links.append(last)
+        chain = Chain(links, elements, names)
+        if links:
+            self.chains.setdefault(rollout, {})[last] = chain
+        return chain
 
     def put_body(
         self,

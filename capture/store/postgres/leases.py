@@ -5,6 +5,7 @@ a process that is dead are ended, `aborted` with what was spooled, by whichever 
 one that starts.
 
 When a process is dead:
+- when it closed and left calls behind: at once;
 - on our own machine, when there is no process with its number and its start: at once;
 - elsewhere, when its row wasn't renewed for LEASE_S by the database's clock, and we were in touch with the database
   all that time ourselves. (Whoever comes back from an outage of the database would find all others late.)
@@ -108,15 +109,15 @@ class Lease:
         """Return the names of dead processes, also of those that have no row and calls that run."""
         judging = self._since is not None and asyncio.get_running_loop().time() - self._since >= self._lease_s
         found = await db.fetch(
-            "SELECT name, machine, pid, started, beat < now() - make_interval(secs => $1) FROM process"
-            " WHERE name <> $2",
+            "SELECT name, machine, pid, started, beat < now() - make_interval(secs => $1), beat = '-infinity'"
+            " FROM process WHERE name <> $2",
             self._lease_s,
             self.mine.name,
         )
         out = []
-        for name, machine, pid, started, late in found:
+        for name, machine, pid, started, late, left in found:
             other = Self(name=name, machine=machine, pid=pid or 0, started=started)
-            if (late and judging) or is_gone(other, self.mine):
+            if left or (late and judging) or is_gone(other, self.mine):
                 out.append(name)
         if judging:
             orphans = await db.fetch(
@@ -125,6 +126,15 @@ class Lease:
             )
             out += [name for (name,) in orphans]
         return out
+
+    async def leave(self, db: Connection) -> None:
+        """Take our row out, or, with calls that still run, say that nobody will end them."""
+        await db.execute(
+            "UPDATE process SET beat = '-infinity' WHERE name = $1"
+            " AND EXISTS (SELECT FROM running WHERE running.process = process.name)",
+            self.mine.name,
+        )
+        await db.execute("DELETE FROM process WHERE name = $1 AND beat <> '-infinity'", self.mine.name)
 
 
 async def recover(db: Connection, dead: str) -> list[tuple[str, int]]:

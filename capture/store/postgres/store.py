@@ -371,10 +371,10 @@ class PostgresStore:
             self.recovered += tuple(ended)
 
     async def _leave(self, pool: Pool) -> None:
-        """End what is still ours, take our name out, and close the pool."""
+        """Take our name out, and close the pool."""
         try:
             async with asyncio.timeout(COMMAND_S), pool.acquire(timeout=ACQUIRE_S) as db, db.transaction():
-                await leases.recover(db, self._lease.mine.name)
+                await self._lease.leave(db)
         except Exception as error:  # noqa: BLE001 - our lease runs out, and another does it
             _log.warning("%s: can't take leave: %s", self.where, self._address.sentence(error))
         try:

@@ -108,6 +108,7 @@ class Writer:
     def start(self, db: Connection) -> None:
         """Start the task, with a connection that is the writer's from now on."""
         self._db = db
+        self._loop = asyncio.get_running_loop()
         self._open = True
         self._task = spawn(self._run(), name="store writer")
 
@@ -121,7 +122,7 @@ class Writer:
         self._must_be_open()
         self._deferred.append(op)
         if self._due is None:
-            self._due = asyncio.get_running_loop().call_later(DEFER_S, self._hand_over)
+            self._due = self._loop.call_later(DEFER_S, self._hand_over)
         return op
 
     def retract(self, op: Op) -> bool:

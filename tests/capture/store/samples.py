@@ -16,7 +16,7 @@ NOW = "2026-01-01T00:00:00.000Z"
 
 
 def open_at(path: Path, **options) -> SqliteStore:
-    return SqliteStore(path, now=lambda: NOW, **options)
+    return SqliteStore(path, **{"now": lambda: NOW} | options)
 
 
 def ids(*tokens: int) -> IntArray:

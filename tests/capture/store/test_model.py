@@ -4,21 +4,35 @@ What is between two reads is handed over without waiting, so the writes of a ste
 """
 
 import asyncio
+import contextlib
 import json
 import tempfile
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, precondition, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from capture.store.base import Delta, Entry, Query, Record, Spool
 from graph.records import Call, Notice
-from tests.capture.store.samples import NOW, as_json, call, ended, entry, open_at, parsed, plain, request
+from tests.capture.store.places import FilePlace, Place, with_database
+from tests.capture.store.samples import NOW, as_json, call, ended, entry, parsed, plain, request
+
+if TYPE_CHECKING:
+    from tests.postgres import Server
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "long " * 80]), max_size=4)
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=6).map(lambda tokens: np.array(tokens, np.int32))
@@ -43,11 +57,19 @@ class Kept:
 class StoreMachine(RuleBasedStateMachine):
     rollouts = Bundle("rollouts")
     running = Bundle("running")
+    # PostgreSQL; None is SQLite.
+    server: "Server | None" = None
 
     @initialize()
     def start(self):
-        self.folder = tempfile.TemporaryDirectory()
         self.loop = asyncio.Runner()
+        self.stack = contextlib.ExitStack()
+        if self.server is None:
+            self.place: Place = FilePlace(Path(self.stack.enter_context(tempfile.TemporaryDirectory())))
+        else:
+            held = with_database(self.server)
+            self.place = self.loop.run(held.__aenter__())
+            self.stack.callback(lambda: self.loop.run(held.__aexit__(None, None, None)))
         self.kept: dict[str, Kept] = {}
         self.created: list[str] = []
         self.closed: list[str] = []
@@ -55,15 +77,15 @@ class StoreMachine(RuleBasedStateMachine):
         self.open()
 
     def open(self) -> None:
-        self.store = open_at(Path(self.folder.name) / "t.db", durability="none")
+        self.store = self.place.store(durability="none")
         self.loop.run(self.store.open())
 
     def teardown(self):
         if hasattr(self, "store"):
             self.read_all()
             self.loop.run(self.store.close())
+            self.stack.close()
             self.loop.close()
-            self.folder.cleanup()
 
     @rule(target=rollouts, n=st.integers(1, 2), group=st.none() | st.sampled_from("gh"), label=st.sampled_from("xy"))
     def add(self, n, group, label):
@@ -241,5 +263,9 @@ class StoreMachine(RuleBasedStateMachine):
         assert found == msgspec.structs.replace(kept.entry, rollout=rollout)
 
 
-TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+@pytest.mark.parametrize("sort", ["sqlite", pytest.param("postgres", marks=pytest.mark.real)])
+def test_any_order_of_writes_reads_back_as_the_model_says(request, sort):
+    class Machine(StoreMachine):
+        server = None if sort == "sqlite" else request.getfixturevalue("postgres")
+
+    run_state_machine_as_test(Machine, settings=settings(max_examples=40, stateful_step_count=30, deadline=None))

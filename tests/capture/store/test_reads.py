@@ -10,24 +10,15 @@ from hypothesis import strategies as st
 
 from capture.errors import ClientError
 from capture.store import reads, rows
-from capture.store.base import Delta, Query
+from capture.store.base import Delta, Query, Store
 from capture.store.canonical import Canonical
-from capture.store.sqlite import SqliteStore
-from tests.capture.store.samples import call, ended, entry, ids, listed, open_at, request
+from tests.capture.store.samples import call, ended, entry, ids, listed, request
 from tests.capture.store.test_contents import opened
 
 BODY = request("hello")
 
 
-@pytest.fixture
-async def store(tmp_path):
-    store = open_at(tmp_path / "t.db")
-    await store.open()
-    yield store
-    await store.close()
-
-
-async def pages(store: SqliteStore, **asked: Any) -> list[list[str]]:
+async def pages(store: Store, **asked: Any) -> list[list[str]]:
     """The ids of each page until a page is empty or the last."""
     found, after = [], None
     while True:
