@@ -27,6 +27,9 @@ DRIFTS = ("split", "realign")
 
 NOT_GENERATED = -1
 
+MOST = 2**31 - 1
+"""The largest version: AReaL keeps them in 32 bits."""
+
 PER_TOKEN = ("input_ids", "loss_mask", "logprobs", "versions", "attention_mask")
 
 
@@ -70,11 +73,11 @@ def _row(row: Row, reward: float) -> dict[str, Any]:
     versions = np.full(len(whole.ids), NOT_GENERATED, np.int32)
     for stretch in sampled(row):
         version = number(stretch.weights)
-        if version is None:
+        if version is None or version > MOST:
+            known = "no known version" if stretch.weights is None else f"version {stretch.weights!r}"
             raise Refused(
-                f"Call {stretch.call} was sampled from weights of "
-                + ("no known version" if stretch.weights is None else f"version {stretch.weights!r}, no number")
-                + "; AReaL's loss needs one for each token.",
+                f"Call {stretch.call} was sampled from weights of {known}, and AReaL needs a whole number of 31 bits"
+                " for each token.",
                 hint="POST /engine/weights with a whole number before the rollout starts, and at each update.",
             )
         versions[stretch.start : stretch.end] = version

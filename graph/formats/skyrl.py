@@ -1,7 +1,8 @@
 """A generator output for SkyRL: `format=skyrl`.
 
 Written for SkyRL at commit a9564572e, `skyrl/train/generators/base.py`: `output` is a `GeneratorOutput` of the one
-trajectory that a rollout is, for `step_wise_trajectories=True`, and `about` has what is known of each of its rows.
+trajectory that a rollout is, for `step_wise_trajectories=True` (with grpo, rloo or maxrl, which alone spread an
+advantage over steps), and `about` has what is known of each of its rows.
 
 - Rows of a rollout are its steps: they lie together, and `is_last_step` is true for the last alone. The trainer reads
   the reward from there, and spreads the advantage over the others; so the row of the main conversation whose reply came

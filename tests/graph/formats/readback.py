@@ -111,7 +111,8 @@ def _slime(row: dict[str, Any]) -> Read:
 
 
 def told(**options: Any) -> st.SearchStrategy[Story]:
-    """Draw graded rollouts of a group, with a version of the weights for each call, and a logprob for each token."""
+    """Draw graded rollouts of a group. Each call has weights and a temperature of its own, each sampled token a logprob
+    of its own."""
     return stories(**options).map(_marked)
 
 
@@ -122,6 +123,7 @@ def _marked(story: Story) -> Story:
             call,
             logprobs=np.array([mark(call.n, place) for place in range(len(call.sampled_ids))], np.float32),
             weights=Weights(start=str(call.n + 1), end=str(call.n + 1)),
+            sampling_sent={"temperature": heat(call.n)},
         )
         for call in story.calls
     )
@@ -131,6 +133,11 @@ def _marked(story: Story) -> Story:
 def mark(n: int, place: int) -> float:
     """The logprob of a call's sampled token, exact in 32 bits, and no other token's."""
     return -(n * 4096 + place + 1) / 1024
+
+
+def heat(n: int) -> float:
+    """The temperature of a call, and no other's."""
+    return (n + 1) / 4
 
 
 def of_mark(logprob: float) -> tuple[int, int]:

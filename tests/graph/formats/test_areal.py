@@ -2,13 +2,18 @@
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from graph.formats import areal
 from graph.formats.refused import Refused
+from graph.graph import read
 from graph.records import Weights, WeightSpan
-from graph.sequences import Options, cut
+from graph.sequences import ROLES, Options, cut
 from tests.graph.formats.captures import branched, turns
-from tests.graph.formats.readback import wire
+from tests.graph.formats.readback import of_mark, told, wire
+
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 def exported(tape, **options):
@@ -36,6 +41,18 @@ def test_a_version_is_a_token_s_own():
     assert exported(tape)["rows"][0]["tensors"]["versions"] == [[-1, -1, 7, 8, -1, -1, 8]]
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@given(told(wild=True), st.sampled_from(["split", "realign"]))
+def test_each_trained_token_has_its_call_s_version_and_no_other_has_one(story, drift):
+    graph = read(story.rollout, story.calls)
+    sequences = cut(graph, Options(roles=ROLES, drift=drift))
+    assume(sequences.sequences)
+    for row in wire(areal.to_json(graph, sequences))["rows"]:
+        tensors = {name: value[0] for name, value in row["tensors"].items()}
+        for version, on, logprob in zip(*(tensors[key] for key in ("versions", "loss_mask", "logprobs")), strict=True):
+            assert version == (int(story.calls[of_mark(logprob)[0]].weights.start) if on else -1)
+
+
 def test_what_another_row_trains_is_as_good_as_not_generated():
     assert exported(branched())["rows"][1]["tensors"]["versions"] == [[-1, -1, -1, -1, -1, 7]]
 
@@ -43,8 +60,9 @@ def test_what_another_row_trains_is_as_good_as_not_generated():
 @pytest.mark.parametrize(
     ("weights", "says"),
     [
-        (("7", None), "Call 1 was sampled from weights of no known version"),
-        (("7", "step-8"), "Call 1 was sampled from weights of version 'step-8', no number"),
+        (("7", None), "Call 1 was sampled from weights of no known version, and AReaL needs a whole number"),
+        (("7", "step-8"), "Call 1 was sampled from weights of version 'step-8', and"),
+        (("7", "1764460800000"), "Call 1 was sampled from weights of version '1764460800000', and"),
     ],
 )
 def test_a_version_that_is_unknown_or_no_number_is_refused(weights, says):

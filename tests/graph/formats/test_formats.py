@@ -13,7 +13,7 @@ from graph.formats.refused import Refused
 from graph.graph import read
 from graph.records import Rollout, Weights
 from graph.sequences import ROLES, Options, cut
-from tests.graph.formats.readback import NAMES, Read, dealt, mark, module, of_mark, read_back, told, whole, wire
+from tests.graph.formats.readback import NAMES, Read, dealt, heat, mark, module, of_mark, read_back, told, whole, wire
 from tests.graph.tape import Tape, assistant, user
 from tests.graph.told import Story, canonical
 
@@ -25,25 +25,25 @@ def exported(name, graph, **options):
     return wire(module(name).to_json(graph, cut(graph, Options(**options))))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
 @given(told())
 def test_every_trainable_token_is_trained_once_with_its_logprob_behind_the_prefix_it_was_drawn_from(story):
     graph = read(story.rollout, story.calls)
     note(repr(story))
     note(repr(graph))
     sequences = cut(graph)
-    wholes = [whole(call) for call in story.calls]
     for name in NAMES:
         note(name)
         rows = read_back(name, wire(module(name).to_json(graph, sequences)))
         assert sorted(of_mark(logprob) for row in rows for logprob in row.trained.values()) == sorted(dealt(story))
         for row in rows:
-            # The ids are the engine's own, of a call: what it was given, and what it gave.
-            assert row.ids in wholes
+            # The ids are the engine's own, of the last call: what it was given, and what it gave.
+            last = row.about["call"] if name == "openenv" else row.about["calls"][-1]
+            assert row.ids == whole(story.calls[last])
             drawn_here(row, story)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
 @given(told(), st.sampled_from([2, 1024]))
 def test_rows_that_cross_drifts_train_every_token_once_behind_the_prefix_it_was_drawn_from(story, threshold):
     graph = read(story.rollout, story.calls)
@@ -57,7 +57,7 @@ def test_rows_that_cross_drifts_train_every_token_once_behind_the_prefix_it_was_
             drawn_here(row, story)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
 @given(told(wild=True))
 def test_whatever_agents_do_each_call_is_trained_once_or_left_out(story):
     graph = read(story.rollout, story.calls)
@@ -86,7 +86,7 @@ def drawn_here(row: Read, story: Story) -> None:
         assert row.ids[: place + 1] == whole(call)[: len(call.prompt_ids) + at + 1]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
 @given(told(wild=True), st.randoms(use_true_random=False))
 def test_the_order_in_which_records_come_changes_nothing(story, random):
     shuffled = list(story.calls)
@@ -101,7 +101,7 @@ def test_the_order_in_which_records_come_changes_nothing(story, random):
         assert one == other, name
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
 @given(told())
 def test_each_row_says_whose_it_is_and_which_of_how_many(story):
     graph = read(story.rollout, story.calls)
@@ -123,7 +123,8 @@ def test_each_row_says_whose_it_is_and_which_of_how_many(story):
                 assert about["n_rollout_trained_tokens"] == sum(trained.values())
                 assert set(about["trained"]) == ns
                 assert set(about["weight_versions"]) == {str(n + 1) for n in ns}
-                assert (about["temperature"], about["truncated"], about["ended"]) == (1.0, False, "stop")
+                assert about["temperature"] == (heat(next(iter(ns))) if len(ns) == 1 else None)
+                assert (about["truncated"], about["ended"]) == (False, "stop")
                 assert about["aborted"] == []
 
 

@@ -2,12 +2,17 @@
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from graph.formats import prime_rl
 from graph.formats.refused import Refused
-from graph.sequences import Options, cut
+from graph.graph import read
+from graph.sequences import ROLES, Options, cut
 from tests.graph.formats.captures import branched, turns
-from tests.graph.formats.readback import wire
+from tests.graph.formats.readback import of_mark, told, wire
+
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 def exported(tape, **options):
@@ -67,6 +72,19 @@ def test_of_context_no_temperature_is_needed():
 def test_a_branch_has_its_own_reply_s_temperature():
     rows = exported(at(branched(), 0.5, 0.5, 2.0))["rows"]
     assert [row["sample"]["temperatures"] for row in rows] == [[0.5] * 6, [2.0] * 6]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@given(told(wild=True), st.sampled_from(["split", "realign"]))
+def test_each_trained_token_has_its_call_s_temperature(story, drift):
+    graph = read(story.rollout, story.calls)
+    sequences = cut(graph, Options(roles=ROLES, drift=drift))
+    assume(sequences.sequences)
+    for row in wire(prime_rl.to_json(graph, sequences))["rows"]:
+        sample = row["sample"]
+        for at, on, logprob in zip(*(sample[key] for key in ("temperatures", "mask", "logprobs")), strict=True):
+            assert at > 0.0
+            assert not on or at == story.calls[of_mark(logprob)[0]].sampling_sent["temperature"]
 
 
 @pytest.mark.parametrize(

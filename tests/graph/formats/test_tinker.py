@@ -75,7 +75,7 @@ def test_a_stretch_of_new_weights_is_further_on_in_the_same_sequence():
     ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
 @given(told(wild=True), st.sampled_from(["split", "realign"]))
 def test_provenance_names_the_very_tokens(story, drift):
     graph = read(story.rollout, story.calls)

@@ -127,7 +127,7 @@ class Chained:
         values += [*([0.0] * len(more)), *logprobs]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
 @given(told(wild=True))
 def test_rows_are_those_that_trl_chains_from_the_training_trace(story):
     graph = read(story.rollout, story.calls)
