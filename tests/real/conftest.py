@@ -16,7 +16,11 @@ OPENCODE_TEST_LIMIT_S = 300
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests of real programs the time that those take to start, unless they say their own."""
+    """Give tests of real programs the time that those take to start, unless they say their own.
+
+    Tests of another engine than the usual one go to the end: the engine is started anew for them, once.
+    """
+    items.sort(key=lambda item: engine_of(item) != "tiny")
     for item in items:
         names = getattr(item, "fixturenames", ())
         limit = (VLLM_TEST_LIMIT_S if "vllm" in names else 0) + (OPENCODE_TEST_LIMIT_S if "opencode" in names else 0)
@@ -24,13 +28,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(limit))
 
 
+def engine_of(item: pytest.Item) -> str:
+    """Return the name of the engine that a test wants (`engine_vllm.ENGINES`); one that wants none can have any."""
+    given = getattr(item, "callspec", None)
+    return str(given.params.get("vllm", "tiny")) if given is not None else "tiny"
+
+
 @pytest.fixture(scope="session")
-def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[engine_vllm.Vllm]:
-    """Yield the session's real vLLM: `base_url` (no path), `model`, `log`."""
-    reason = engine_vllm.missing()
+def vllm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[engine_vllm.Vllm]:
+    """Yield the session's real vLLM: `base_url` (no path), `model`, `log`.
+
+    A test that is parametrised with another name of `engine_vllm.ENGINES` gets that engine, and pytest ends this one.
+    """
+    model, flags = engine_vllm.ENGINES[getattr(request, "param", "tiny")]
+    reason = engine_vllm.missing(model)
     if reason:
         pytest.skip(reason)
-    with engine_vllm.running(tmp_path_factory.mktemp("vllm")) as engine:
+    with engine_vllm.running(tmp_path_factory.mktemp("vllm"), model=model, flags=flags) as engine:
         yield engine
 
 

@@ -4,6 +4,9 @@ One engine serves a whole test session, at the fixture `vllm`: a start costs abo
 those of an ordinary server for an agent (tool and reasoning parser of the model's family) plus processed logprobs,
 which are what a trainer wants.
 
+A second model and server, SHARP, are for holding logprobs to what a trainer computes: float32, full distribution. Two
+engines at once do not start on a small machine, so one ends before the other begins (`tests/real/conftest.py`).
+
 Mind in tests: vLLM 0.32 on CPUs ends with `CPU Generator does not use offset` on a request with a seed, a temperature
 above 0 and a prompt that needs more than one prefill chunk, and every later request then fails. Keep seeded prompts
 under 2,000 tokens, or send longer ones greedily.
@@ -25,6 +28,8 @@ from tests.real.orphans import end_with_parent
 ROOT = Path(__file__).resolve().parent.parent.parent
 PYTHON = ROOT / ".real" / "vllm" / "bin" / "python"
 MODEL = ROOT / ".real" / "model"
+# Says words, with an entropy of 1.5 nats a token (tests/real/tiny_model.py).
+SHARP_MODEL = ROOT / ".real" / "model-sharp"
 
 MODEL_NAME = "tiny"
 MAX_MODEL_LEN = 16384
@@ -40,6 +45,16 @@ FLAGS = (
     *("--logprobs-mode", "processed_logprobs", "--disable-uvicorn-access-log"),
 )
 
+# float32, as the trainer that recomputes. No reasoning parser: what this model says is all text.
+SHARP_FLAGS = (
+    *("--served-model-name", MODEL_NAME, "--max-model-len", "4096", "--dtype", "float32", "--enforce-eager"),
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--logprobs-mode", "processed_logprobs"),
+    "--disable-uvicorn-access-log",
+)
+
+# What a test may name with `pytest.mark.parametrize("vllm", [...], indirect=True)`: model and flags.
+ENGINES = {"tiny": (MODEL, FLAGS), "sharp": (SHARP_MODEL, SHARP_FLAGS)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Vllm:
@@ -54,9 +69,9 @@ class EngineError(Exception):
     """The engine did not come up; the message holds the end of its log."""
 
 
-def missing() -> str | None:
-    """Say in a sentence why the engine cannot be started here, or return None."""
-    if PYTHON.exists() and (MODEL / "model.safetensors").exists():
+def missing(model: Path = MODEL) -> str | None:
+    """Say in a sentence why the engine cannot be started here with a model, or return None."""
+    if PYTHON.exists() and (model / "model.safetensors").exists():
         return None
     why = ROOT / ".real" / "vllm.why"
     reason = why.read_text().strip() if why.exists() else "it is not installed: run bin/test, or bin/setup.py real-vllm"
