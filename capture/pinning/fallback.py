@@ -24,7 +24,6 @@ REASONS: dict[str, str] = {
     "echo-differs": "The engine's prompt is not the one that it was given.",
     "engine-ignores-ids": "The engine takes no ids as a prompt; found at the start.",
     "no-render": "The engine does not render messages to ids, or did not in time.",
-    "several-choices": "Its parent drew several replies, and more than one reads alike.",
 }
 """Name → meaning."""
 
