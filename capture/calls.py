@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar, cast
 
-from capture import admission, clock, keys, limits
-from capture.dialects.base import NO_TARGET, Dialect, Earlier, Target
+from capture import admission, clock, keys, limits, retries
+from capture.dialects import replays
+from capture.dialects.base import NO_TARGET, Dialect, Earlier, Request, Target
 from capture.draft import Draft
 from capture.engines.base import Inquirer
 from capture.engines.tips import Tips
@@ -25,6 +26,7 @@ from capture.live import Live
 from capture.queue import WAIT_S
 from capture.queue import Call as Place
 from capture.recorder import Recorder
+from capture.retries import NO_CLAIM, Claim, Try
 from capture.rollouts import Rollouts, unknown_key
 from capture.store.base import Arrival, Store
 from capture.tasks import spawn
@@ -77,9 +79,20 @@ class Calls:
             await self._rollouts.tell_lost()
 
     async def arrive(
-        self, live: Live, dialect: Dialect, body: bytes, headers: Headers, *, target: Target = NO_TARGET
+        self,
+        live: Live,
+        dialect: Dialect,
+        body: bytes,
+        headers: Headers,
+        *,
+        target: Target = NO_TARGET,
+        said: Claim | None = None,
     ) -> Draft:
-        """Give a request its number and read it. Raises `ClientError` for one that can't be read, and records it."""
+        """Give a request its number and read it.
+
+        With `said`, what it says of itself, a retry of a call raises `Retried`, and gets no number. Raises
+        `ClientError` for a request that can't be read, and records it.
+        """
         started_at, start = clock.now(), time.monotonic()
         request, failure = None, None
         try:
@@ -87,6 +100,8 @@ class Calls:
             request = await _aside(body, lambda: dialect.read(body, target=target, earlier=earlier))
         except ClientError as error:
             failure = error
+        if said is not None and request is not None:
+            await self._look_for_retried(live, dialect, request, body, said)
         if live.sealed:
             # Closed while the body was read: a call now would come behind the end.
             raise unknown_key()
@@ -154,6 +169,47 @@ class Calls:
         """Record a call whose agent hung up before anything was sent."""
         draft.fail(ClientError("client_gone", "The client hung up.", status=499), status="aborted")
         self.concluding(draft, delivered=False)
+
+    async def _look_for_retried(self, live: Live, dialect: Dialect, request: Request, body: bytes, said: Claim) -> None:
+        """Raise `Retried` for a request that is a retry."""
+        tried = live.tries.find(dialect.name, request, said)
+        if tried is None:
+            return
+        if tried.body != request.body:
+            # Found by its key: a body that differs in more than its mode is another call.
+            exchange = None if tried.draft else await self._store.exchange(live.id, tried.n)
+            first = tried.draft.body if tried.draft else exchange.request if exchange is not None else b""
+            if not retries.same_but_for_mode(first, body):
+                return
+        raise retries.Retried(tried, request, by_key=said.key is not None)
+
+    async def recorded(
+        self, live: Live, tried: Try, dialect: Dialect, request: Request, *, by_key: bool
+    ) -> tuple[str, bytes] | None:
+        """Return content type and body of a call's reply, as a retry of it wants them; None for one without.
+
+        A reply that was delivered after all, by another process, is for a key's retry alone.
+        """
+        if not tried.complete:
+            return None
+        exchange = await self._store.exchange(live.id, tried.n)
+        if exchange is None or exchange.reply is None:
+            return None
+        if not by_key and any(delivery.get("complete") for delivery in exchange.deliveries):
+            return None
+        if not request.streamed:
+            return "application/json", exchange.reply
+        return replays.stream(dialect.name, request, exchange.reply)
+
+    def mark_again(self, live: Live, tried: Try, *, delivered: bool) -> None:
+        """Mark whether a reply that was given again reached its agent."""
+        live.tries.mark(tried, delivered=delivered)
+        self._store.deliver(live.id, tried.numbers, delivered=delivered, at=clock.now())
+
+    def leaving(self, draft: Draft, *, through: bool) -> None:
+        """Note that a call's agent hung up; `through`: its reply had been sampled in full."""
+        if draft.tried is not None:
+            draft.live.tries.leave(draft.tried, through=through)
 
     async def stored(self, live: Live, reply_id: str) -> bytes:
         """Return an earlier reply of the rollout as its agent got it. Raises `ClientError` 404."""
@@ -292,8 +348,9 @@ class Calls:
             without=engine.refused,
         )
 
-    def begin(self, draft: Draft, cut: Callable[[], object]) -> None:
-        """Note that a call runs; `cut` ends it when its rollout is closed."""
+    def begin(self, draft: Draft, cut: Callable[[], object], said: Claim = NO_CLAIM) -> None:
+        """Note that a call runs; `cut` ends it when its rollout is closed. `said`: what its request says of itself."""
+        draft.tried = draft.live.tries.begin(draft, said)
         draft.live.begin(draft.n, cut)
         draft.told_to_wait = draft.is_told_to_wait(draft.engines[0])
         if not draft.told_to_wait:
@@ -389,6 +446,8 @@ class Calls:
         try:
             await self._store.finish(live.id, records)
         except StoreError as error:
+            if draft.tried is not None:
+                live.tries.end(draft.tried, numbers=draft.numbers, complete=False)
             self._rollouts.lost(live, draft.n)
             if self._refuse_unstored:
                 raise
@@ -397,6 +456,10 @@ class Calls:
             if draft.reserved:
                 live.settle(sampled=draft.status in ("complete", "aborted"))
             live.end(draft.n)
+        if draft.tried is not None:
+            live.tries.end(draft.tried, numbers=draft.numbers, complete=draft.status == "complete")
+            if delivered is False:
+                live.tries.mark(draft.tried, delivered=False)
         for record in records:
             live.keep(record.call.n, prompt, record.call.sampled_ids)
             live.note(record.call)
@@ -418,6 +481,8 @@ class Calls:
 
     def mark(self, draft: Draft, *, delivered: bool) -> None:
         """Mark whether a reply reached its agent."""
+        if draft.tried is not None:
+            draft.live.tries.mark(draft.tried, delivered=delivered)
         self._store.deliver(draft.live.id, draft.numbers, delivered=delivered, at=clock.now())
 
     def _notice(self, draft: Draft, code: str, data: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,9 +14,13 @@ from capture.engines.base import Choice, Reader
 from capture.errors import TreeringError
 from capture.live import Live
 from capture.recorder import Recorder
+from capture.retries import Try
 from capture.store.base import Arrival, Delta, Exchange, Parts, Record, Spool
 from capture.upstream import Engine
 from graph.records import Call, Status, Weights
+
+if TYPE_CHECKING:
+    from capture.passage import Passage
 
 
 class Draft:
@@ -53,6 +57,9 @@ class Draft:
         self.engine: str | None = None
         self.translator: Translator | None = None
         self.recorder: Recorder | None = None
+        # What carries it, and what a retry of it is told by, once it runs.
+        self.passage: Passage | None = None
+        self.tried: Try | None = None
         self.reader: Reader | None = None
         # The engine is being asked for the prompt's ids.
         self.inquiry: asyncio.Task[None] | None = None

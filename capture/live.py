@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from capture import clock, limits
 from capture.admission import Rules
+from capture.retries import Tries
 from capture.store.base import Arrival, Delta, Entry, Spent
 from graph.records import Call, IntArray, Message
 from graph.tokens import Trie
@@ -38,6 +39,8 @@ class Live:
         self.last_call_at: str | None = None
         # The id that the agent saw → the call's number, of complete calls.
         self.replies: dict[str, int] = {}
+        # Calls that a later request may be a retry of.
+        self.tries = Tries()
         self._resting = False
         self._next = 0
         self._tick = 0
@@ -93,6 +96,7 @@ class Live:
         """Take in an ended call that was stored: by an earlier process, or by another one."""
         self.keep(call.n, call.prompt_ids, call.sampled_ids)
         self.note(call)
+        self.tries.learn(call)
         if call.id is not None and call.status == "complete" and call.choice == 0:
             self.replies[call.id] = call.n
         self._tick = max(self._tick, call.arrived + 1, (call.ended or 0) + 1)

@@ -26,7 +26,8 @@ KEEP_ALIVE = b": keep-alive\n\n"
 class Silence:
     """Watches over one stream while it is relayed."""
 
-    def __init__(self, response: web.StreamResponse, *, name: str) -> None:
+    def __init__(self, response: web.StreamResponse | None, *, name: str) -> None:
+        """Without a response there is nobody to say it to."""
         self._response = response
         self._name = name
         # Whether a comment may go out now.
@@ -65,7 +66,7 @@ class Silence:
 
     async def _break(self) -> None:
         # The engine may have spoken since the timer went off.
-        if not self.breakable:
+        if not self.breakable or self._response is None:
             return
         self.since = time.monotonic()
         try:

@@ -1,0 +1,530 @@
+"""One call's passage: the engine's answer on one side, the agent's connection on the other.
+
+Rule 1: the reply's end leaves only after the record is committed. Everything before it leaves at once.
+Rule 2: the record is shielded, not the passage. When the agent hangs up, its handler is cancelled at whatever it
+awaits: the engine's connection is closed there and then, and the record is written by a task of its own.
+Rule 3: a reply that broke upstream breaks downstream: the connection is closed without a proper end.
+Rule 4: an error in recording changes nothing that the agent receives, unless the operator chose otherwise.
+Rule 5: a call that a retry has joined goes on for it when the first agent leaves.
+
+Theory of operation
+The agent's handler carries its call: no task and no queue stands between a token's arrival and its leaving. What leaves
+is also noted in the call's transcript, and a retry that joins (`follow`) writes it from there, in a handler of its own.
+When the handler that carries is cancelled while others follow, a task carries on in its place, without an agent of its
+own: `_carry` may be begun again at any step that awaits, since what has been done stands in the recorder. A reply that
+comes whole is fetched by a task from the beginning, for there all is lost with the request; a stream whose head hadn't
+come is asked for again, which is still before its first byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+
+from capture import admission, intake
+from capture.calls import Calls
+from capture.draft import Draft
+from capture.errors import EngineError, StoreError, TreeringError
+from capture.queue import FULL
+from capture.recorder import Recorder
+from capture.silence import Silence
+from capture.tasks import spawn
+from capture.transcripts import Transcript
+from capture.upstream import REPLY_LIMIT, Engine, whole
+
+TAIL_LIMIT_S = 2.0
+"""How long the engine's stream is read on after the finish: usage, and some engines' ids, come behind it."""
+
+SPOOL_EVERY_S = 1.0
+"""How often a running stream's ids are handed to the store, so that a crash leaves at most a second unsaved."""
+
+ABORT_RETRY_S = 2.0
+"""`Retry-After` when the engine broke a reply off while pausing or shutting down."""
+
+_CUT = (aiohttp.ClientPayloadError, aiohttp.ServerConnectionError)
+
+
+class Passage:
+    """One call on its way."""
+
+    def __init__(self, calls: Calls, incoming: web.Request, draft: Draft, *, keep_alive: bool) -> None:
+        """Made in the handler of `incoming`; with `keep_alive` the agent bears comments in a stream."""
+        assert draft.recorder is not None
+        self._keep_alive = keep_alive
+        self._calls = calls
+        self._incoming = incoming
+        self._draft = draft
+        self._recorder: Recorder = draft.recorder
+        self._headers: list[tuple[str, str]] = []
+        self._answer: aiohttp.ClientResponse | None = None
+        # Of an answer that isn't a stream, or that had to be looked at first.
+        self._body: bytes | None = None
+        # Fetches a reply that comes whole; gives back what went wrong.
+        self._fetching: asyncio.Task[TreeringError | None] | None = None
+        self._concluding: asyncio.Task[StoreError | None] | None = None
+        # Gives the place at the engine back.
+        self._leave: Callable[[], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        # The agent has the reply's head.
+        self._begun = False
+        # What carries the call: the agent's handler, or who took over from it.
+        self._carrier = asyncio.current_task()
+        # It goes on without the agent that began it.
+        self._alone = False
+        # It is to end, whoever waits for it.
+        self._is_cut = False
+        # The agent's connection takes no more at present.
+        self._writing = False
+        self.said = Transcript()
+
+    def __repr__(self) -> str:
+        return f"<Passage {self._draft.live.id}/{self._draft.n} {self._recorder!r} {self.said!r}>"
+
+    async def run(self, headers: list[tuple[str, str]]) -> web.StreamResponse | None:
+        """Carry the call to its end; whatever happens, its record is written and the engine is let go.
+
+        None when a limit broke it off before anything went out: its record, and what the agent gets, are still due.
+        """
+        self._headers = headers
+        after = self._calls.time_limit_s(self._draft)
+        if after is not None:
+            self._timer = asyncio.get_running_loop().call_later(after, self._expire)
+        try:
+            response = await self._carry(self._incoming)
+            assert response is not None
+            return response
+        except asyncio.CancelledError:
+            if self._draft.cut_by is not None and not self._begun and self._is_cut_alone():
+                self._recorder.stopped(f"the rollout's limit {self._draft.cut_by} is reached")
+                self._drop()
+                self.said.fail(EngineError("engine_cut", "The rollout's time is over.", status=503))
+                return None
+            if self._is_followed() and not self._is_cut:
+                self._hand_over()
+                raise
+            # The agent hung up, or the rollout was cut, or the server stops.
+            self._let_go()
+            raise
+        finally:
+            if not self._alone:
+                self._finish()
+
+    def cut(self) -> None:
+        """End the call, whoever waits for it."""
+        self._is_cut = True
+        if self._carrier is not None:
+            self._carrier.cancel()
+
+    def abandon(self) -> None:
+        """Note that one who followed has left: a call that nobody waits for is dropped."""
+        if self._alone and not self.said.followers and self._carrier is not None:
+            self._carrier.cancel()
+
+    def unseat(self) -> None:
+        """Leave a first agent behind that takes nothing, so that those who follow get on."""
+        if self._writing and not self._alone and self._carrier is not None:
+            self._carrier.cancel()
+
+    # -- carrying
+
+    async def _carry(self, incoming: web.Request | None) -> web.StreamResponse | None:
+        """Carry the call on from where it stands; None without an agent of its own."""
+        try:
+            await self._ask()
+            assert self._answer is not None
+            if self._answer.status < 300 and self._answer.content_type == "text/event-stream":
+                return await self._stream(self._answer, incoming)
+            return await self._whole(self._answer, incoming)
+        except TreeringError as error:
+            self.said.fail(error)
+            raise
+
+    def _is_followed(self) -> bool:
+        return bool(self.said.followers) and not self.said.over
+
+    def _hand_over(self) -> None:
+        """Let a task of its own carry the call on, for those who follow."""
+        self._alone = True
+        if self._answer is None and self._fetching is None:
+            # It will be asked for again, and wait for a place again.
+            self._give_back()
+        spawn(self._carry_on(), name=f"carry call {self._draft.live.id}/{self._draft.n} on")
+
+    async def _carry_on(self) -> None:
+        """Carry the call on for those who follow; the agent that began it has gone."""
+        self._carrier = asyncio.current_task()
+        if not self.said.followers:
+            # They left meanwhile.
+            self._let_go()
+            self._finish()
+            return
+        try:
+            await self._carry(None)
+        except asyncio.CancelledError:
+            self._let_go()
+            raise
+        except TreeringError:
+            # Those who follow have been told.
+            return
+        finally:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._give_back()
+        if self._answer is not None and self._concluding is not None:
+            self._answer.close()
+        self.said.close()
+
+    async def _ask(self) -> None:
+        """Ask the engine, until its answer's head is here, and of a whole reply the body. Raises `TreeringError`."""
+        if self._answer is not None and self._fetching is None:
+            return
+        request = self._draft.request
+        assert request is not None
+        try:
+            if request.streamed:
+                await self._send()
+            else:
+                if self._fetching is None:
+                    name = f"fetch call {self._draft.live.id}/{self._draft.n}"
+                    self._fetching = spawn(self._fetch(), name=name)
+                error = await asyncio.shield(self._fetching)
+                if error is not None:
+                    raise error
+        except TreeringError as error:
+            # A reply that broke off has been noted by the recorder.
+            if self._recorder.status == "running":
+                self._draft.fail(error)
+            await self._conclude()
+            raise
+
+    async def _fetch(self) -> TreeringError | None:
+        """Fetch an answer with its body; the error is given back, since nobody may be left to raise it to."""
+        try:
+            await self._send()
+            answer = self._answer
+            assert answer is not None
+            if answer.content_type == "text/event-stream" and answer.status < 300:
+                return None
+            await self._read(answer)
+        except TreeringError as error:
+            return error
+        return None
+
+    async def _send(self) -> None:
+        """Send the request to the first engine that takes it. Raises `TreeringError`."""
+        draft = self._draft
+        assert draft.request is not None
+        for engine in draft.engines:
+            assert draft.admitted is not None
+            try:
+                self._leave = await self._calls.enter(draft, engine)
+                self._answer = await engine.send(
+                    "POST", draft.request.path, body=draft.admitted.body, headers=self._headers
+                )
+            except EngineError as error:
+                # A full line is no reason to go elsewhere: there the whole history would be read anew.
+                if engine is draft.engines[-1] or error.code in FULL:
+                    raise
+                self._give_back()
+                continue
+            if self._answer.status in (400, 422):
+                self._body = await whole(self._answer)
+                if self._calls.without_refused(draft, engine, self._body):
+                    self._answer = await engine.send(
+                        "POST", draft.request.path, body=draft.admitted.body, headers=self._headers
+                    )
+                    self._body = None
+            self._sent(self._answer, engine)
+            return
+        raise AssertionError("a call has at least one engine")
+
+    def _sent(self, answer: aiohttp.ClientResponse, engine: Engine) -> None:
+        refuse_auth(answer.status)
+        if answer.status < 300:
+            self._calls.inquire(self._draft, engine)
+
+    async def _read(self, answer: aiohttp.ClientResponse) -> None:
+        """Read an answer's body. Raises `EngineError` where it breaks off, having told the recorder."""
+        if self._body is not None:
+            return
+        recorder = self._recorder
+        try:
+            self._body = await whole(answer)
+        except EngineError as error:
+            recorder.answered(answer.status)
+            recorder.cut(error.message)
+            raise
+        except _CUT as error:
+            self._doubt()
+            recorder.answered(answer.status)
+            recorder.cut(str(error) or type(error).__name__)
+            raise EngineError(
+                "engine_cut", "The engine broke its answer off.", hint="Its log says why; try again."
+            ) from error
+
+    # -- a stream
+
+    async def _stream(self, answer: aiohttp.ClientResponse, incoming: web.Request | None) -> web.StreamResponse | None:
+        recorder = self._recorder
+        if recorder.state == "waiting":
+            recorder.answered(answer.status)
+        response = None
+        if self.said.head is None:
+            headers = reply_headers(answer, as_came=self._as_came)
+            if self._draft.translator is not None:
+                headers["Content-Type"] = self._draft.translator.stream_type
+            self.said.begin(answer.status, headers)
+        try:
+            if incoming is not None:
+                assert self.said.head is not None
+                response = web.StreamResponse(status=self.said.head[0], headers=self.said.head[1])
+                await response.prepare(incoming)
+                self._begun = True
+            if recorder.status == "running":
+                try:
+                    await self._relay_to_finish(answer, response)
+                except _CUT as error:
+                    self._doubt()
+                    recorder.cut(str(error) or type(error).__name__)
+            if recorder.state == "finished":
+                await self._read_tail(answer)
+            await self._conclude()
+            held = b""
+            if recorder.state == "ended":
+                held = recorder.release()
+                self.said.add(held)
+                if self._alone:
+                    # The agent that began it, and is gone.
+                    self._calls.mark(self._draft, delivered=False)
+                self.said.end(clean=recorder.clean)
+            if response is None:
+                return None
+            if held:
+                await response.write(held)
+            if recorder.clean:
+                await response.write_eof()
+        except ConnectionError:
+            if response is None:
+                raise
+            # The same as a hang-up that the server notices first.
+            if self._is_followed():
+                self._hand_over()
+            else:
+                self._let_go()
+            return response
+        except StoreError as error:
+            self.said.fail(error)
+            self._break_off()
+            return response
+        if recorder.clean:
+            self._calls.mark(self._draft, delivered=not self._gone)
+        else:
+            self._break_off()
+        return response
+
+    async def _relay_to_finish(self, answer: aiohttp.ClientResponse, response: web.StreamResponse | None) -> None:
+        recorder, start, said = self._recorder, self._draft.start, self.said
+        spooled = start
+        unfinished = 0
+        read = answer.content.readany
+        with Silence(response, name=f"keep alive {self._draft.live.id}/{self._draft.n}") as silence:
+            while not recorder.finish_seen:
+                # Only while nothing of an event is on its way, and never with a client that bears no comments.
+                silence.breakable = self._keep_alive and response is not None
+                data = await read()
+                silence.breakable = False
+                if not data:
+                    recorder.eof()
+                    return
+                silence.since = now = time.monotonic()
+                if relayed := recorder.feed(data, (now - start) * 1000):
+                    unfinished = 0
+                    # First here: who follows has it even if the agent leaves in the middle of the write.
+                    said.add(relayed)
+                    if response is not None:
+                        self._writing = True
+                        await response.write(relayed)
+                        self._writing = False
+                    if said.followers:
+                        await said.caught_up()
+                elif (unfinished := unfinished + len(data)) > REPLY_LIMIT:
+                    recorder.cut(f"{REPLY_LIMIT} bytes came of which no event ended")
+                    return
+                if now - spooled > SPOOL_EVERY_S:
+                    self._calls.spool(self._draft)
+                    spooled = now
+
+    async def _read_tail(self, answer: aiohttp.ClientResponse) -> None:
+        """Read what comes behind the finish, within its time; all of it is held back by the recorder."""
+        tail = 0
+        try:
+            async with asyncio.timeout(TAIL_LIMIT_S):
+                while data := await answer.content.readany():
+                    if (tail := tail + len(data)) > REPLY_LIMIT:
+                        break
+                    self._recorder.feed(data, (time.monotonic() - self._draft.start) * 1000)
+        except TimeoutError:
+            pass
+        except _CUT as error:
+            self._recorder.cut(str(error) or type(error).__name__)
+            return
+        self._recorder.eof()
+
+    # -- a whole reply
+
+    async def _whole(self, answer: aiohttp.ClientResponse, incoming: web.Request | None) -> web.StreamResponse | None:
+        recorder = self._recorder
+        if recorder.state == "waiting":
+            try:
+                await self._read(answer)
+            except EngineError:
+                await self._conclude()
+                raise
+            assert self._body is not None
+            recorder.answered(answer.status)
+            recorder.whole(self._body, (time.monotonic() - self._draft.start) * 1000)
+        await self._conclude()
+        if recorder.untranslatable is not None:
+            raise EngineError(
+                "engine_untranslatable", f"{recorder.untranslatable[:1].upper()}{recorder.untranslatable[1:]}."
+            )
+        if recorder.refuse:
+            raise EngineError(
+                "engine_aborted",
+                "The engine broke this reply off: it is pausing or shutting down.",
+                hint="Try again.",
+                status=503,
+                retry_after_s=ABORT_RETRY_S,
+            )
+        body, headers = recorder.release(), reply_headers(answer, as_came=self._as_came)
+        if self._alone:
+            # The agent that began it, and is gone.
+            self._calls.mark(self._draft, delivered=False)
+        self.said.begin(answer.status, headers, whole=True)
+        self.said.add(body)
+        self.said.end(clean=True)
+        if incoming is None:
+            return None
+        response = web.Response(body=body, status=answer.status, headers=headers)
+        try:
+            await response.prepare(incoming)
+            self._begun = True
+            await response.write_eof()
+        except ConnectionError:
+            self._let_go()
+            return response
+        self._calls.mark(self._draft, delivered=not self._gone)
+        return response
+
+    # -- the end
+
+    async def _conclude(self, *, delivered: bool | None = None) -> None:
+        """Write the record, once, in a task that outlives this handler, and wait for it."""
+        if self._concluding is None:
+            self._concluding = self._calls.concluding(self._draft, delivered=delivered)
+        await asyncio.shield(self._concluding)
+
+    def _let_go(self) -> None:
+        """The agent has gone: drop the engine's request unless its reply is through, and see to the record."""
+        through = self._recorder.finish_seen or self._concluding is not None
+        self._calls.leaving(self._draft, through=through)
+        # What is still to come goes to nobody: a retry is answered from the record.
+        self.said.dropped = True
+        if not through:
+            self._drop()
+        spawn(self._wind_up(), name=f"wind up call {self._draft.live.id}/{self._draft.n}")
+
+    def _drop(self) -> None:
+        """Drop the engine's request."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+        if self._answer is not None:
+            self._answer.close()
+
+    async def _wind_up(self) -> None:
+        try:
+            if self._concluding is None:
+                if self._recorder.finish_seen and self._answer is not None:
+                    await self._read_tail(self._answer)
+                    self._answer.close()
+                elif self._draft.cut_by is not None:
+                    self._recorder.stopped(f"the rollout's limit {self._draft.cut_by} is reached")
+                    await self._calls.cut(self._draft)
+                elif self._recorder.status == "running":
+                    self._recorder.hang_up()
+                await self._conclude(delivered=False)
+            else:
+                await self._concluding
+                self._calls.mark(self._draft, delivered=False)
+        finally:
+            if not self.said.over:
+                self.said.end(clean=False)
+
+    def _break_off(self) -> None:
+        """Close the agent's connection without a proper end: what was relayed is flushed, no last chunk comes."""
+        if not self._alone and self._incoming.transport is not None:
+            self._incoming.transport.close()
+        self._calls.mark(self._draft, delivered=False)
+
+    def _expire(self) -> None:
+        """Break the call off: its rollout's time is over."""
+        if self._concluding is None and not self._recorder.finish_seen:
+            self._draft.cut_by = "deadline_s"
+            self.cut()
+
+    def _is_cut_alone(self) -> bool:
+        """Take the limit's cancellation back; False when the agent has gone too."""
+        assert self._carrier is not None
+        return self._carrier.uncancel() == 0 and not self._gone
+
+    def _doubt(self) -> None:
+        """The engine broke off: who answers there now is asked before its next call."""
+        for engine in self._draft.engines:
+            engine.doubted = engine.doubted or engine.name == self._draft.engine
+
+    def _give_back(self) -> None:
+        """Give the place at the engine back, if there is one."""
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
+
+    @property
+    def _as_came(self) -> bool:
+        return self._draft.translator is None
+
+    @property
+    def _gone(self) -> bool:
+        return is_gone(self._incoming)
+
+
+def is_gone(incoming: web.Request) -> bool:
+    """Say whether a client has closed its connection."""
+    return incoming.transport is None or incoming.transport.is_closing()
+
+
+def refuse_auth(status: int) -> None:
+    """Raise `EngineError` for an engine's 401 or 403: the agent's own key was right."""
+    if status in (401, 403):
+        raise EngineError(
+            "engine_refused",
+            f"The engine refused Treering's own request with {status}; the agent's key was right.",
+            hint="Give the engine's key with --engine-key-file.",
+        )
+
+
+def reply_headers(answer: aiohttp.ClientResponse, *, as_came: bool = True) -> CIMultiDict[str]:
+    """Return the headers for the agent; `as_came`: the body's bytes are the engine's."""
+    headers = CIMultiDict(admission.reply_headers(answer.headers.items()))
+    coding = answer.headers.get("Content-Encoding", "identity")
+    if as_came and coding.strip().lower() not in intake.CODINGS:
+        # Not undone on the way (`gzip, gzip`): the bytes go on as they are, and so does what says how to read them.
+        headers["Content-Encoding"] = coding
+    return headers
