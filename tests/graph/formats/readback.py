@@ -52,13 +52,17 @@ def _tail(prompt: list[int], response: list[int], mask: list[int], logprobs: lis
     return _full(prompt + response, [0] * len(prompt) + mask, [0.0] * len(prompt) + logprobs, about)
 
 
+_FULL: dict[str, tuple[str, tuple[str, str, str]]] = {
+    "trl": ("sample", ("input_ids", "completion_mask", "old_log_probs")),
+    "prime-rl": ("sample", ("token_ids", "mask", "logprobs")),
+}
+
+
 def read_back(name: str, form: Any) -> list[Read]:
     """Read a form that came over the wire; of `openenv`, each turn."""
-    if name == "trl":
-        return [
-            _full(*(row["sample"][key] for key in ("input_ids", "completion_mask", "old_log_probs")), row["about"])
-            for row in form["rows"]
-        ]
+    if name in _FULL:
+        within, (ids, mask, logprobs) = _FULL[name]
+        return [_full(row[within][ids], row[within][mask], row[within][logprobs], row["about"]) for row in form["rows"]]
     if name == "openenv":
         return [
             _full(
@@ -69,26 +73,25 @@ def read_back(name: str, form: Any) -> list[Read]:
             )
             for turn in form["turns"]
         ]
-    if name == "tinker":
-        return [_tinker(row) for row in form["rows"]]
-    if name == "verl":
-        keys = ("prompt_ids", "response_ids", "response_mask", "response_logprobs")
-        return [_tail(*(row[key] for key in keys), row["extra_fields"]["treering"]) for row in form["rows"]]
     if name == "skyrl":
         out = form["output"]
         keys = ("prompt_token_ids", "response_ids", "loss_masks", "rollout_logprobs")
-        return [_tail(*row) for row in zip(*(out[key] for key in keys), form["about"], strict=True)]
-    if name == "slime":
-        return [_slime(row) for row in form["rows"]]
-    if name == "areal":
         return [
-            _full(*(row["tensors"][key][0] for key in ("input_ids", "loss_mask", "logprobs")), row["about"])
-            for row in form["rows"]
+            _tail(prompt, response, mask, logprobs, about)
+            for prompt, response, mask, logprobs, about in zip(*(out[key] for key in keys), form["about"], strict=True)
         ]
-    if name == "prime-rl":
-        return [_full(*(row["sample"][key] for key in ("token_ids", "mask", "logprobs")), row["about"])
-                for row in form["rows"]]  # fmt: skip
-    raise AssertionError(name)
+    return [_ROWS[name](row) for row in form["rows"]]
+
+
+def _verl(row: dict[str, Any]) -> Read:
+    known = row["extra_fields"]["treering"]
+    return _tail(row["prompt_ids"], row["response_ids"], row["response_mask"], row["response_logprobs"], known)
+
+
+def _areal(row: dict[str, Any]) -> Read:
+    # A batch of one.
+    ((ids,), (mask,), (logprobs,)) = (row["tensors"][key] for key in ("input_ids", "loss_mask", "logprobs"))
+    return _full(ids, mask, logprobs, row["about"])
 
 
 def _tinker(row: dict[str, Any]) -> Read:
@@ -105,6 +108,9 @@ def _slime(row: dict[str, Any]) -> Read:
     n = row["response_length"]
     tokens = row["tokens"]
     return _tail(tokens[:-n], tokens[-n:], row["loss_mask"], row["rollout_log_probs"], row["metadata"]["treering"])
+
+
+_ROWS = {"tinker": _tinker, "verl": _verl, "slime": _slime, "areal": _areal}
 
 
 # -- rollouts ---------------------------------------------------------------------------------------------------------
