@@ -40,6 +40,10 @@ MOST_UNPROVED = 4_096
 GRACE_S = 1.0
 """No connection is pushed out younger than this: a batch of agents connects within a second and proves itself."""
 
+CODED_LINGER_S = 2.0
+"""For the rest of a refused body in a coding, so that its sender reads the refusal and not a reset. aiohttp would go on
+inflating it for ten seconds, and a small one may hold gigabytes."""
+
 LOOKED_AT = 16
 """Of the oldest, how many are looked at for one to push out."""
 
@@ -56,6 +60,7 @@ class Connection(RequestHandler):
         # Runs while it is unproved.
         self._patience: asyncio.TimerHandle | None = None
         self._requests_seen = 0
+        self._dropping = False
 
     @property
     def idle(self) -> bool:
@@ -68,6 +73,16 @@ class Connection(RequestHandler):
             self._patience.cancel()
             self._patience = None
             self._door.unproved.pop(self, None)
+
+    def drop_rest(self) -> None:
+        """Throw away what still comes of a refused body, without inflating it, until its sender has read why."""
+        self._dropping = True
+        self._lingering_time = CODED_LINGER_S
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came."""
+        if not self._dropping:
+            super().data_received(data)
 
     def _lose_patience(self) -> None:
         if self.idle and self._request_count == self._requests_seen:
@@ -141,6 +156,11 @@ class Door(web.Server):
             response.force_close()
             return response
         answer: web.StreamResponse = await self._handler(request)
+        connection = request.protocol
+        refused = answer.status >= 400 and "Content-Encoding" in request.headers and not request.content.is_eof()
+        if refused and isinstance(connection, Connection):
+            answer.force_close()
+            connection.drop_rest()
         return answer
 
     def came(self, one: Connection) -> None:
