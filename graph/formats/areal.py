@@ -78,8 +78,8 @@ def _row(row: Row, reward: float) -> dict[str, Any]:
             raise Refused(
                 f"Call {stretch.call} was sampled from weights of {known}, and AReaL needs a whole number of 31 bits"
                 " for each token.",
-                hint="POST /engine/weights with a whole number before the rollout starts, and at each update between pause"
-                " and resume: a call that ran through an update has no one version.",
+                hint="POST /engine/weights with a whole number before the rollout starts, and at each update between"
+                " pause and resume: a call that ran through an update has no one version.",
             )
         versions[stretch.start : stretch.end] = version
     arrays: dict[str, np.ndarray] = {

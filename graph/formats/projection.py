@@ -1,7 +1,7 @@
 """The shapes in which trainers take a row: one projection, from which each format copies names.
 
 Rules
-- The ids of a row are never changed, cut or joined; of four shapes each shows all of them.
+- The ids of a row are never changed, cut or joined; every shape but SAMPLED shows all of them.
 - A logprob stands with the token that it scores. Context has the logprob 0.0 where a shape has an array over it, and
   no trained token ever gets a filled-in one: a row with such a token is refused.
 - The first token of a row is never trained: nothing stands before it to score it under, and every trainer that shifts
