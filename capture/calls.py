@@ -23,6 +23,7 @@ from capture.errors import ClientError, StoreError, TreeringError
 from capture.fleet import Fleet
 from capture.holds import Holds
 from capture.live import Live
+from capture.pinning.pins import QUIET, Pins
 from capture.queue import WAIT_S
 from capture.queue import Call as Place
 from capture.recorder import Recorder
@@ -64,6 +65,7 @@ class Calls:
         self._log = log
         self._tips = Tips()
         self._holds = holds or Holds(store)
+        self.pins = Pins(version=self._holds.version)
 
     def engine_of(self, live: Live) -> Engine:
         """Return the engine that a rollout's calls go to at present. Raises `TreeringError`."""
@@ -124,6 +126,13 @@ class Calls:
 
         if self._store.shared:
             draft = await self._arrived(live, choices, started_at, drafted)
+            if said is not None and request is not None:
+                # Of a call that another process served, it is known only now.
+                try:
+                    await self._look_for_retried(live, dialect, request, body, said)
+                except retries.Retried:
+                    await self._store.abort([(live.id, draft.n)])
+                    raise
         else:
             # Both at once, so that numbers and places in time never disagree.
             draft = drafted(arrived=live.tick(), n=live.arrive(choices))
@@ -322,6 +331,15 @@ class Calls:
         why = "it had been away" if before[0] == now[0] else "the one before can't be reached, or others are nearer now"
         self._notice(draft, "engine_changed", {"engine": now[0], "before": before[0], "why": why})
 
+    async def body(self, draft: Draft, engine: Engine) -> bytes:
+        """Return the body of a call for an engine; in a rollout with pinned prompts, with its prompt as ids."""
+        assert draft.admitted is not None
+        assert draft.request is not None
+        fields = draft.admitted.fields
+        if draft.pin is None:
+            draft.pin = await self.pins.tried(draft.live, draft.request, fields, engine)
+        return self.pins.body(draft.pin, engine, fields, draft.admitted.body)
+
     def without_refused(self, draft: Draft, engine: Engine, body: bytes) -> bool:
         """Take out what the engine's refusal names of the fields that capture asked with; False if it names none.
 
@@ -436,6 +454,7 @@ class Calls:
         if draft.inquiry is not None:
             await draft.inquiry
         prompt = reader.prompt_ids if reader is not None else None
+        draft.kept = self._settle_pin(draft)
         if draft.engine is not None and draft.queued_ms is not None:
             if self._store.shared and self._holds.tells:
                 with contextlib.suppress(StoreError):
@@ -463,6 +482,8 @@ class Calls:
         for record in records:
             live.keep(record.call.n, prompt, record.call.sampled_ids)
             live.note(record.call)
+        sent = draft.admitted.fields if draft.admitted is not None else None
+        self.pins.remember(live, [record.call for record in records], sent)
         if records[0].call.id is not None and records[0].call.status == "complete":
             live.replies[records[0].call.id] = records[0].call.n
         # What looks like a secret is hashed and compared: nothing here holds one.

@@ -38,6 +38,10 @@ MOST_GAPS = 8
 FORGET_S = 600.0
 """Seconds after which a number without a call is asked for no more."""
 
+DOUBT_S = 30.0
+"""Seconds after which it is asked no more whether a reply was delivered: its process says so with its next group, or
+has died."""
+
 
 async def catch_up(live: Live, store: Store, *, beyond: bool = False) -> None:
     """Fetch the calls that ended elsewhere; with `beyond` also such as nothing here tells of yet.
@@ -45,21 +49,27 @@ async def catch_up(live: Live, store: Store, *, beyond: bool = False) -> None:
     Raises `StoreError`.
     """
     async with live.catching:
-        for first, last in _stretches(live.elsewhere):
+        now = asyncio.get_running_loop().time()
+        for first, last in _stretches({*live.elsewhere, *live.in_doubt}):
             for call in await store.calls(live.id, after=first - 1, limit=last - first + 1):
+                if call.n in live.in_doubt and call.delivered is not None:
+                    live.tries.learn(call)
+                    del live.in_doubt[call.n]
                 if call.n in live.elsewhere and call.status != "running":
                     live.learn(call)
                     del live.elsewhere[call.n]
+                    if call.status == "complete" and call.delivered is None:
+                        live.in_doubt[call.n] = now
         if beyond:
             for call in await store.calls(live.id, after=live.top - 1):
                 live.skip(call.n)
                 if call.status != "running":
                     live.learn(call)
                 else:
-                    live.elsewhere[call.n] = asyncio.get_running_loop().time()
-        old = asyncio.get_running_loop().time() - FORGET_S
-        for n in [n for n, since in live.elsewhere.items() if since < old]:
-            del live.elsewhere[n]
+                    live.elsewhere[call.n] = now
+        for kept, for_s in ((live.elsewhere, FORGET_S), (live.in_doubt, DOUBT_S)):
+            for n in [n for n, since in kept.items() if since < now - for_s]:
+                del kept[n]
 
 
 async def ended(rollout: str, store: Store, *, limit_s: float) -> bool:

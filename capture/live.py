@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from capture import clock, limits
 from capture.admission import Rules
+from capture.pinning.memory import Memory
 from capture.retries import Tries
 from capture.store.base import Arrival, Delta, Entry, Spent
 from graph.records import Call, IntArray, Message
@@ -58,7 +59,11 @@ class Live:
         self.stops = self.stopped.stops if self.stopped else 0
         # Numbers of calls that other processes serve and whose end isn't known here, and since when they are known.
         self.elsewhere: dict[int, float] = {}
+        # Of those that have ended since, the ones of which it isn't known whether their reply was delivered.
+        self.in_doubt: dict[int, float] = {}
         self.catching = asyncio.Lock()
+        # Of a rollout that asked for pinned prompts: what later calls may be pinned to.
+        self.memory: Memory | None = None
         for call in calls:
             self.skip(call.n)
             if call.status == "running":
@@ -97,6 +102,8 @@ class Live:
         self.keep(call.n, call.prompt_ids, call.sampled_ids)
         self.note(call)
         self.tries.learn(call)
+        if self.memory is not None:
+            self.memory.add(call)
         if call.id is not None and call.status == "complete" and call.choice == 0:
             self.replies[call.id] = call.n
         self._tick = max(self._tick, call.arrived + 1, (call.ended or 0) + 1)

@@ -14,6 +14,7 @@ from capture import elsewhere, holds, rollouts
 from capture.errors import ClientError, StoreError
 from capture.holds import Holds
 from capture.live import Live
+from capture.retries import NO_CLAIM, Retried
 from capture.store.base import Delta, EngineState
 from capture.store.sqlite import SqliteStore
 from capture.tasks import spawn
@@ -397,3 +398,31 @@ async def test_a_call_that_ends_knows_the_version_told_elsewhere(pair, store):
 
 async def held(store) -> bool:
     return any(state.held for state in (await store.engines()).values())
+
+
+async def test_a_retry_of_a_call_made_elsewhere_is_found_and_takes_no_number(pair, store):
+    draft = await pair.one.run(pair.here, 5, 6)
+    # Its agent asks again elsewhere before anybody knows that the reply was lost, and again after that.
+    new = await pair.two.calls.arrive(pair.there, CHAT, draft.body, HEADERS, said=NO_CLAIM)
+    assert new.n == 1
+    store.deliver(pair.here.id, [0], delivered=False, at="2026-01-01T00:00:00.000Z")
+    with pytest.raises(Retried) as again:
+        await pair.two.calls.arrive(pair.there, CHAT, draft.body, HEADERS, said=NO_CLAIM)
+    tried = again.value.tried
+    assert tried.n == 0
+    assert await store.running() == [(pair.here.id, 1)]
+    recorded = await pair.two.calls.recorded(pair.there, tried, CHAT, again.value.request, by_key=False)
+    assert json.loads(recorded[1])["id"] == "chatcmpl-1"
+    pair.two.calls.mark_again(pair.there, tried, delivered=True)
+    other = await pair.two.calls.arrive(pair.there, CHAT, draft.body, HEADERS, said=NO_CLAIM)
+    assert (await store.calls(pair.here.id))[0].delivered is True
+    assert other.n == 3, "a number that was given back is nobody's"
+
+
+async def test_it_is_asked_no_more_whether_a_dead_process_delivered(pair, store, monkeypatch):
+    await pair.one.run(pair.here, 5)
+    await pair.two.begin(pair.there)
+    assert pair.there.in_doubt.keys() == {0}
+    monkeypatch.setattr(elsewhere, "DOUBT_S", -1.0)
+    await pair.two.begin(pair.there)
+    assert pair.there.in_doubt == {}
