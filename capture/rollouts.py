@@ -128,7 +128,7 @@ class Rollouts:
             self._forget(live)
             raise unknown_key()
         live.arrived(arrival, choices)
-        if live.elsewhere:
+        if live.elsewhere or live.in_doubt:
             await self._catch_up(live)
         return arrival
 
