@@ -177,7 +177,7 @@ class _Messages:
             try:
                 read = self._canonical.read(name, None)
             except KeyError:
-                read = self._canonical.read(name, contents.get(self._db, content))
+                read = self._canonical.read(name, contents.get(self._db, content), keep=False)
             if read is None:
                 # The writer stores a chain for a call only if all of its messages could be read, so this is a change
                 # in what is read, and not to be passed over.

@@ -121,7 +121,7 @@ async def _messages(
             except KeyError:
                 unread.add(name)
     for name, raw in (await contents(db, unread)).items():
-        read[name] = canonical.read(name, raw)
+        read[name] = canonical.read(name, raw, keep=False)
     known: dict[bytes, tuple[Message, ...]] = {}
     for end in ends:
         new: list[Message] = []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from capture.store.canonical import Canonical
+from capture.store.canonical import EACH_BYTES, Canonical
 from capture.store.contents import digest
 from graph.messages import from_chat
 
@@ -18,7 +18,7 @@ def test_a_message_is_read_once():
 
 def test_what_left_for_want_of_room_has_to_be_brought_again():
     one, two = b'{"role":"user","content":"1"}', b'{"role":"user","content":"2"}'
-    canonical = Canonical(kept_bytes=len(one))
+    canonical = Canonical(kept_bytes=len(one) + EACH_BYTES)
     canonical.read(digest(one), one)
     canonical.read(digest(two), two)
     with pytest.raises(KeyError):
@@ -29,7 +29,7 @@ def test_what_left_for_want_of_room_has_to_be_brought_again():
 
 def test_the_least_recently_used_leaves_first():
     raws = [b'{"role":"user","content":"%d"}' % n for n in range(3)]
-    canonical = Canonical(kept_bytes=2 * len(raws[0]))
+    canonical = Canonical(kept_bytes=2 * (len(raws[0]) + EACH_BYTES))
     canonical.read(digest(raws[0]), raws[0])
     canonical.read(digest(raws[1]), raws[1])
     canonical.read(digest(raws[0]), None)
@@ -41,3 +41,13 @@ def test_the_least_recently_used_leaves_first():
 
 def test_what_has_no_canonical_form_is_none():
     assert Canonical().read(digest(b'{"a":NaN}'), b'{"a":NaN}') is None
+
+
+def test_a_reader_s_pass_pushes_nothing_out():
+    one, two = b'{"role":"user","content":"1"}', b'{"role":"user","content":"2"}'
+    canonical = Canonical(kept_bytes=len(one) + EACH_BYTES)
+    canonical.read(digest(one), one)
+    assert canonical.read(digest(two), two, keep=False) == from_chat({"role": "user", "content": "2"})
+    assert canonical.read(digest(one), None) == from_chat({"role": "user", "content": "1"})
+    with pytest.raises(KeyError):
+        canonical.read(digest(two), None)
