@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from capture import api, certificates, clock, guard, keys, listener, logs, mending, paths, relay
+from capture import api, certificates, clock, exposure, guard, keys, listener, logs, mending, paths, relay
 from capture.calls import Calls
 from capture.client import find_key
 from capture.dialects.base import Dialect, Target
@@ -105,6 +105,7 @@ class Appliance:
         `tier_too_low`.
         """
         try:
+            exposure.make_private(self.settings)
             await self.store.open()
             await self.holds.load()
             self.fleet = await self._start_fleet()
@@ -207,6 +208,8 @@ class Appliance:
                 )
             _log.warning("the control plane takes requests without a key (--no-admin-key)")
             return None
+        for one in exposure.files(settings):
+            _log.warning("%s (%s)", one.message, one.todo)
         key = find_key(settings)
         if key is None:
             key = secrets.token_urlsafe(32)

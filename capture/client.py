@@ -188,6 +188,9 @@ def find_key(settings: Settings) -> str | None:
 def read_key(path: Path) -> str:
     """Return the key in a file: its text without white space around it. Raises `UsageError`."""
     try:
+        if path.stat().st_mode & stat.S_IWOTH:
+            # Whoever can write it can open the control plane, or have the engine asked with a key of theirs.
+            raise UsageError(f"everyone on this machine may write the key in {path}", hint=f"chmod 600 {path}")
         key = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"

@@ -2,7 +2,7 @@
 
 Rules:
 - Nothing is changed: no store is made, no migration climbed, no key written; the engine is sent what the probe sends.
-- What is said is safe to paste: no key and no secret; the settings take no URL with a password in it.
+- What is said is safe to paste: no key, no secret, and no password of a URL.
 - A check that can't be made says so as a warning; it never passes.
 """
 
@@ -20,9 +20,10 @@ from typing import Literal
 import apsw
 import msgspec
 
-from capture.client import is_private, read_key
+from capture.client import read_key
 from capture.dialects.chat import Chat
 from capture.errors import TreeringError, UsageError
+from capture.exposure import exposed
 from capture.onboarding import ADAPTERS, engine_key, given_engines
 from capture.probe import probe
 from capture.scripted import load_rules
@@ -85,14 +86,10 @@ def _keys(settings: Settings) -> list[Check]:
     for name, path in files:
         try:
             read_key(path)
-            private = is_private(path)
-        except (UsageError, OSError) as error:
-            checks.append(_fail(name, str(error), "write the key into that file, readable by you alone"))
+        except UsageError as error:
+            checks.append(_fail(name, str(error), error.hint or "write the key into that file, readable by you alone"))
             continue
-        if private:
-            checks.append(_ok(name, f"in {path}, private"))
-        else:
-            checks.append(_warn(name, f"others may read {path}", f"chmod 600 {path}"))
+        checks.append(_ok(name, f"in {path}"))
     if not files and not settings.no_admin_key:
         where = "in TREERING_ADMIN_KEY" if settings.admin_key else f"none yet; one is made at start, in {beside}"
         checks.append(_ok("admin key", where))
@@ -100,26 +97,16 @@ def _keys(settings: Settings) -> list[Check]:
 
 
 def _exposure(settings: Settings) -> list[Check]:
-    """What can be reached by whom?"""
-    checks = []
-    host, _ = parse_address(settings.admin_listen)
-    if settings.no_admin_key:
-        todo = "leave --no-admin-key out: every program on this machine can read and grade every rollout"
-        checks.append(_warn("control plane", "asks for no key (--no-admin-key)", todo))
-    elif is_loopback(host):
+    """What can be reached, or read, by others?"""
+    found = exposed(settings)
+    named = {one.name for one in found}
+    checks = [_warn(one.name, one.message, one.todo) for one in found]
+    if "control plane" not in named:
         checks.append(_ok("control plane", f"on loopback ({settings.admin_listen}), with a key"))
-    else:
-        todo = "put TLS in front of it, or listen on 127.0.0.1 and forward the port"
-        checks.append(_warn("control plane", f"on {settings.admin_listen}: its key crosses the network in clear", todo))
-    host, _ = parse_address(settings.listen)
-    reach = (
-        "from this machine alone" if is_loopback(host) else "from other machines; each call needs a rollout's secret"
-    )
-    checks.append(_ok("data plane", f"on {settings.listen}: reached {reach}"))
-    if settings.allow_path:
-        paths = ", ".join(settings.allow_path)
-        todo = "allow only paths that don't sample: what an agent samples there is not captured"
-        checks.append(_warn("allowed paths", f"{paths}: relayed, not recorded", todo))
+    if "data plane" not in named:
+        alone = is_loopback(parse_address(settings.listen)[0])
+        reach = "from this machine alone" if alone else "by TLS; each call needs a rollout's secret"
+        checks.append(_ok("data plane", f"on {settings.listen}: reached {reach}"))
     return checks
 
 

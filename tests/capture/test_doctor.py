@@ -90,12 +90,16 @@ async def test_what_is_exposed(settings):
 
 async def test_keys_that_others_may_read(settings, tmp_path):
     path = tmp_path / "key"
-    path.write_text("hunter2")
+    path.write_text("a-key-of-sixteen")
     path.chmod(0o644)
     checks = await found(settings, admin_key_file=str(path))
-    assert (checks["admin key"].level, checks["admin key"].todo) == ("warn", f"chmod 600 {path}")
+    assert (checks["key file"].level, checks["key file"].todo) == ("warn", f"chmod 600 {path}")
     path.chmod(0o600)
-    assert (await found(settings, admin_key_file=str(path)))["admin key"].level == "ok"
+    checks = await found(settings, admin_key_file=str(path))
+    assert (checks["admin key"].level, "key file" in checks) == ("ok", False)
+    path.chmod(0o602)
+    assert (await found(settings, admin_key_file=str(path)))["admin key"].level == "fail"
+    path.chmod(0o600)
     assert (await found(settings, admin_key_file=str(tmp_path / "none")))["admin key"].level == "fail"
 
 
