@@ -72,6 +72,8 @@ class Passage:
         self._timer: asyncio.TimerHandle | None = None
         # The agent has the reply's head.
         self._begun = False
+        # It had not closed when all of the reply had been handed to its socket.
+        self._served = False
         # What carries the call: the agent's handler, or who took over from it.
         self._carrier = asyncio.current_task()
         # It goes on without the agent that began it.
@@ -309,6 +311,8 @@ class Passage:
                 return None
             if held:
                 await response.write(held)
+            # Seen before anything else is awaited: who closes right behind the end (codex does) has been served.
+            self._served = recorder.clean and not self._gone
             if recorder.clean:
                 await response.write_eof()
         except ConnectionError:
@@ -325,7 +329,7 @@ class Passage:
             self._break_off()
             return response
         if recorder.clean:
-            self._calls.mark(self._draft, delivered=not self._gone)
+            self._calls.mark(self._draft, delivered=self._served)
         else:
             self._break_off()
         return response
@@ -463,7 +467,7 @@ class Passage:
                 await self._conclude(delivered=False)
             else:
                 await self._concluding
-                self._calls.mark(self._draft, delivered=False)
+                self._calls.mark(self._draft, delivered=self._served)
         finally:
             if not self.said.over:
                 self.said.end(clean=False)

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from tests.engine import STREAM, Exchange, running, whole
 from tests.house import ASK, House, house
@@ -116,6 +117,41 @@ async def test_between_the_finish_and_what_comes_behind_it(engine, home: House) 
     call = await settled(home, rollout)
     # The finish was on its way and the rest was read: the call is whole, and nobody got it.
     assert (call["status"], call["delivered"], call["n_sampled"]) == ("undelivered", False, 3)
+
+
+async def test_behind_the_whole_of_it(engine, home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent closes as soon as it has the end, before the server has come as far as noticing that it is done."""
+    rollout = await home.rollout()
+    reader, writer = await begin(home, rollout, stream=True)
+    exchange = await engine.next()
+    write_eof, left, noticed = web.StreamResponse.write_eof, asyncio.Event(), []
+
+    async def late(response: web.StreamResponse, data: bytes = b"") -> None:
+        try:
+            await left.wait()
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            # How the server says that the agent has gone.
+            noticed.append(response)
+            raise
+        await write_eof(response, data)
+
+    with monkeypatch.context() as slow:
+        slow.setattr(web.StreamResponse, "write_eof", late)
+        exchange.send(*STREAM).end()
+        seen = b""
+        async with asyncio.timeout(10):
+            while b"[DONE]" not in seen:
+                seen += await reader.read(65536)
+        await leave(writer)
+        left.set()
+        call = await settled(home, rollout)
+        async with asyncio.timeout(10):
+            while not noticed:  # noqa: ASYNC110  no event says that a handler was cancelled
+                await asyncio.sleep(0)
+    await home.idle(rollout)
+    (call,) = (await home.graph(rollout))["calls"]
+    assert (call["status"], call["delivered"], call["n_sampled"]) == ("complete", True, 3)
 
 
 async def test_when_the_server_stops(engine, tmp_path: Path) -> None:
