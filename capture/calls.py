@@ -193,18 +193,18 @@ class Calls:
         raise retries.Retried(tried, request, by_key=said.key is not None)
 
     async def recorded(
-        self, live: Live, tried: Try, dialect: Dialect, request: Request, *, by_key: bool
+        self, live: Live, tried: Try, dialect: Dialect, request: Request, *, lost: bool
     ) -> tuple[str, bytes] | None:
         """Return content type and body of a call's reply, as a retry of it wants them; None for one without.
 
-        A reply that was delivered after all, by another process, is for a key's retry alone.
+        With `lost`, of one that was delivered after all, by another process, there is none.
         """
         if not tried.complete:
             return None
         exchange = await self._store.exchange(live.id, tried.n)
         if exchange is None or exchange.reply is None:
             return None
-        if not by_key and any(delivery.get("complete") for delivery in exchange.deliveries):
+        if lost and any(delivery.get("complete") for delivery in exchange.deliveries):
             return None
         if not request.streamed:
             return "application/json", exchange.reply
@@ -343,9 +343,12 @@ class Calls:
     def without_refused(self, draft: Draft, engine: Engine, body: bytes) -> bool:
         """Take out what the engine's refusal names of the fields that capture asked with; False if it names none.
 
-        The agent never asked for them, so it never sees that error. The engine is not asked with them again.
+        The agent never asked for them, so it never sees that error. The engine is not asked with them again. A pinned
+        prompt that the engine does not take is given up the same way.
         """
         assert draft.admitted is not None
+        if self.pins.refused(draft.pin, body):
+            return True
         named = admission.refused_fields(body, draft.admitted.injected) - engine.refused
         if not named:
             return False
@@ -505,6 +508,17 @@ class Calls:
         if draft.tried is not None:
             draft.live.tries.mark(draft.tried, delivered=delivered)
         self._store.deliver(draft.live.id, draft.numbers, delivered=delivered, at=clock.now())
+
+    def _settle_pin(self, draft: Draft) -> int | None:
+        """Return how many tokens a pinned prompt kept, None for one that is none; say why where one was asked for."""
+        if draft.pin is None:
+            return None
+        engine = next((each for each in draft.engines if each.name == draft.engine), draft.engines[0])
+        prompt = draft.reader.prompt_ids if draft.reader is not None else None
+        kept = self.pins.settle(draft.pin, engine, prompt)
+        if (reason := draft.pin.reason) is not None and reason not in QUIET:
+            self._notice(draft, "pin_fallback", {"reason": reason, "engine": engine.name})
+        return kept
 
     def _notice(self, draft: Draft, code: str, data: dict[str, Any]) -> None:
         self._store.notice(draft.live.id, Notice(code=code, at=clock.now(), calls=(draft.n,), data=data))

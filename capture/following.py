@@ -31,8 +31,8 @@ async def follow(
     """
     passage = draft.passage
     assert passage is not None
-    said, response, at = passage.said, None, 0
-    said.follow(incoming)
+    said, me, response, at = passage.said, object(), None, 0
+    said.follow(me)
     try:
         with contextlib.ExitStack() as stack:
             silence: Silence | None = None
@@ -47,7 +47,7 @@ async def follow(
                     at += 1
                     if said.pieces[at - 1]:
                         await response.write(said.pieces[at - 1])
-                    said.has_read(incoming, at)
+                    said.has_read(me, at)
                 if said.over:
                     break
                 if silence is not None:
@@ -73,6 +73,6 @@ async def follow(
     except ConnectionError:
         return response
     finally:
-        said.unfollow(incoming)
+        said.unfollow(me)
         passage.abandon()
     return response

@@ -57,7 +57,8 @@ async def _again(
         response = await follow(calls, incoming, first, keep_alive=dialect.bears_comments, otherwise=otherwise)
         if response is not None:
             return response
-    recorded = await calls.recorded(live, tried, dialect, request, by_key=again.by_key)
+    # Who joined has waited for it; else a reply that arrived after all is nobody's but its key's.
+    recorded = await calls.recorded(live, tried, dialect, request, lost=first is None and not again.by_key)
     if recorded is None:
         return None
     kind, reply = recorded
