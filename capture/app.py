@@ -24,7 +24,7 @@ from capture.dialects.completions import Completions
 from capture.dialects.gemini import Gemini
 from capture.dialects.messages import Messages
 from capture.dialects.responses import Responses, retrieved
-from capture.errors import CaptureError, ClientError, TreeringError, UsageError
+from capture.errors import CaptureError, ClientError, EngineError, TreeringError, UsageError
 from capture.fleet import Fleet
 from capture.gate import Gate
 from capture.holds import Holds
@@ -79,9 +79,10 @@ class Appliance:
         self.rollouts = Rollouts(
             self.store,
             place=self._place,
-            defaults=Defaults(sampling=settings.sampling, limits=settings.limits),
+            defaults=Defaults(sampling=settings.sampling, limits=settings.limits, tokens=settings.tokens),
             reach=self.reach,
             witness=self._witness,
+            unpinnable=self._unpinnable,
         )
         self._gate = Gate(self.rollouts)
         self.holds = Holds(self.store, places=settings.max_in_flight, longest=settings.max_queued)
@@ -118,6 +119,8 @@ class Appliance:
                 log=logs.call_line,
                 holds=self.holds,
             )
+            if self.settings.tokens == "pinned":
+                await self._need_pins()
             self.admin_key = self._find_admin_key()
             await self._open_planes()
             self._lead()
@@ -253,6 +256,20 @@ class Appliance:
             except TimeoutError:
                 pass
         await self.reach.close()
+
+    async def _need_pins(self) -> None:
+        """See that prompts can be pinned at every engine. Raises `EngineError` `pins_unsupported`."""
+        for engine in self.fleet.engines:
+            if (why := await self._calls.pins.unable(engine)) is not None:
+                raise EngineError(
+                    "pins_unsupported",
+                    f"Prompts can't be pinned at {engine.name}: {why}.",
+                    hint="Leave --tokens pinned out, or see docs/pinned.md for what an engine must do.",
+                )
+
+    async def _unpinnable(self, own: str | None) -> str | None:
+        engine = self.fleet.first if own is None else await self.fleet.admit(own)
+        return await self._calls.pins.unable(engine)
 
     def _witness(self, entry: Entry) -> dict[str, Any]:
         """Say what is known of why a rollout made no calls."""

@@ -13,6 +13,7 @@ from capture.dialects.base import Request, Translator
 from capture.engines.base import Choice, Reader
 from capture.errors import TreeringError
 from capture.live import Live
+from capture.pinning.pins import Try as Pinned
 from capture.recorder import Recorder
 from capture.retries import Try
 from capture.store.base import Arrival, Delta, Exchange, Parts, Record, Spool
@@ -61,6 +62,9 @@ class Draft:
         self.passage: Passage | None = None
         self.tried: Try | None = None
         self.reader: Reader | None = None
+        # Its pin, or why it has none, in a rollout that asked for pinned prompts; and the tokens that it kept.
+        self.pin: Pinned | None = None
+        self.kept: int | None = None
         # The engine is being asked for the prompt's ids.
         self.inquiry: asyncio.Task[None] | None = None
         self.queued_ms: float | None = None
@@ -206,6 +210,7 @@ class Draft:
             sampling_sent=self.admitted.sampling if self.admitted else {},
             constrained=request.constrained if request else (),
             repairs=(request.repairs if request else ()) + (self.admitted.repairs if self.admitted else ()),
+            pinned=self.kept,
             # What the engine says of its tokens counts before what was said of the engine.
             weights=choice.weights or self.weights,
             hints=self.hints,

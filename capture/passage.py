@@ -228,9 +228,8 @@ class Passage:
             assert draft.admitted is not None
             try:
                 self._leave = await self._calls.enter(draft, engine)
-                self._answer = await engine.send(
-                    "POST", draft.request.path, body=draft.admitted.body, headers=self._headers
-                )
+                body = await self._calls.body(draft, engine)
+                self._answer = await engine.send("POST", draft.request.path, body=body, headers=self._headers)
             except EngineError as error:
                 # A full line is no reason to go elsewhere: there the whole history would be read anew.
                 if engine is draft.engines[-1] or error.code in FULL:
@@ -240,9 +239,8 @@ class Passage:
             if self._answer.status in (400, 422):
                 self._body = await whole(self._answer)
                 if self._calls.without_refused(draft, engine, self._body):
-                    self._answer = await engine.send(
-                        "POST", draft.request.path, body=draft.admitted.body, headers=self._headers
-                    )
+                    body = await self._calls.body(draft, engine)
+                    self._answer = await engine.send("POST", draft.request.path, body=body, headers=self._headers)
                     self._body = None
             self._sent(self._answer, engine)
             return

@@ -52,7 +52,7 @@ class New(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     model: str | None = None
     engine: str | None = None
     strict_model: bool = False
-    tokens: Literal["engine", "pinned"] = "engine"
+    tokens: Literal["engine", "pinned"] | None = None
     require_tier: Literal["train", "eval"] | None = None
     sampling: dict[str, Any] = {}
     allow: list[str] = []
@@ -67,6 +67,7 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
 
     sampling: dict[str, Any] = {}
     limits: dict[str, float] = {}
+    tokens: Literal["engine", "pinned"] = "engine"
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +150,7 @@ def register(new: New, place: Place, way: Way, defaults: Defaults, *, now: str, 
     registration = Registration(
         engine=new.engine,
         strict_model=new.strict_model,
-        tokens=new.tokens,
+        tokens=new.tokens or defaults.tokens,
         require_tier=new.require_tier,
         allow=tuple(new.allow),
         task_data=new.task.data,
@@ -189,8 +190,6 @@ def _check(new: New, place: Place) -> None:
         raise _invalid("`id` takes 1 to 200 letters, digits and . _ : @ + -, beginning with a letter or digit")
     if not 0 < new.ttl_s <= 10 * 365 * 86_400:
         raise _invalid("`ttl_s` must be a positive number of seconds")
-    if new.tokens == "pinned":
-        raise _invalid('`tokens` takes "engine" only')
     for name in new.sampling:
         if name not in PINNABLE:
             raise _invalid(f"`sampling.{name}` can't be pinned; these can: {', '.join(PINNABLE)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,7 @@ from capture import clock, elsewhere, keys, registration
 from capture.errors import ClientError, StoreError
 from capture.graphs import Graphs
 from capture.live import Live
+from capture.pinning.memory import Memory
 from capture.reach import Reach, Wish
 from capture.registration import Defaults, Place
 from capture.store.base import Arrival, Entry, Page, Query, Store
@@ -49,8 +51,13 @@ class Rollouts:
         defaults: Defaults,
         reach: Reach,
         witness: Callable[[Entry], dict[str, Any]] = lambda _entry: {},
+        unpinnable: Callable[[str | None], Awaitable[str | None]] | None = None,
     ) -> None:
-        """`witness` says what is known of why a rollout made no calls: `engine`, and `tunnel` where it has one."""
+        """`witness` says what is known of why a rollout made no calls: `engine`, and `tunnel` where it has one.
+
+        `unpinnable` says why prompts can't be pinned at an engine (a clause), None where they can.
+        """
+        self._unpinnable = unpinnable
         self._store = store
         self._place = place
         self._reach = reach
@@ -202,6 +209,14 @@ class Rollouts:
         now = clock.now()
         places = {engine: await self._place(engine) for engine in {new.engine for new in news}}
         news = [registration.check(new, places[new.engine]) for new in news]
+        for engine in {new.engine for new in news if (new.tokens or self._defaults.tokens) == "pinned"}:
+            if self._unpinnable is not None and (why := await self._unpinnable(engine)) is not None:
+                raise ClientError(
+                    "pins_unsupported",
+                    f"Prompts can't be pinned at this engine: {why}.",
+                    hint='Register with "tokens": "engine", or see docs/pinned.md for what an engine must do.',
+                    status=409,
+                )
         ways = await self._reach.lead(
             [Wish(rollout=str(new.id), agent=new.reach.agent, tools=new.reach.tools) for new in news]
         )
@@ -447,7 +462,12 @@ class Rollouts:
             if entry is None or entry.rollout.state == "closed":
                 self._loading.pop(name, None)
                 return None
-            live = Live(entry, await self._store.calls(name))
+            calls = await self._store.calls(name)
+            live = Live(entry, calls)
+            if entry.registration.tokens == "pinned":
+                live.memory = Memory(live.trie, functools.partial(self._store.exchange, name))
+                for call in calls:
+                    live.memory.add(call)
             self._live[name] = live
             self._loading.pop(name, None)
             return live

@@ -67,6 +67,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allow_engine: tuple[str, ...] = ()
     sampling: dict[str, Any] = {}
     limits: dict[str, Any] = {}
+    tokens: Literal["engine", "pinned"] = "engine"
     tunnel: tuple[str, ...] = ()
     tunnel_multiplex: int = 32
     proxy_from_env: bool = False
@@ -202,6 +203,13 @@ TABLE: tuple[Setting, ...] = (
         metavar="PREFIX",
         repeatable=True,
         help="A prefix of URLs that rollouts may name as their own engine. Default: none may.",
+    ),
+    Setting(
+        name="tokens",
+        default="engine",
+        choices=("engine", "pinned"),
+        help="For rollouts that don't say: prompts as the engine renders them, or pinned to what was sampled "
+        "(docs/pinned.md). With pinned the start fails at an engine that can't.",
     ),
     Setting(
         name="tunnel",

@@ -228,6 +228,7 @@ _EXAMPLES: dict[str, Callable[[], Tape]] = {
     "request_refused": lambda: _two().note("request_refused", reason="an image by URL", param="messages"),
     "reply_id_reused": lambda: _two(id="r0"),
     "request_repaired": lambda: _two(repairs=("developer_role",)),
+    "pin_fallback": lambda: _two().note("pin_fallback", reason="no-parent"),
     "steering_removed": lambda: _two().note("steering_removed", fields=["priority"]),
     "injection_refused": lambda: _two().note("injection_refused", engine="vllm", fields=["return_token_ids"]),
 }  # fmt: skip

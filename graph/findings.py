@@ -246,6 +246,15 @@ _ROWS = (
         data=(("carries", "the calls whose text was carried over"),),
     ),
     Row(
+        code="pin_fallback",
+        level="warn",
+        text="{count} [call was|calls were] not pinned: {reason}.",
+        means="The rollout asked for pinned prefixes, and the engine rendered the prompt itself: it may drift.",
+        do="docs/pinned.md says what each reason means and what ends it.",
+        data=(("reason", "its name"), ("engine", "the engine's, where it is at fault")),
+        source="notice",
+    ),
+    Row(
         code="forks",
         level="info",
         text="{forks} [forks: fork|forks]: {resample} resampled, {branch} branched.",

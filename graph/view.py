@@ -75,7 +75,7 @@ def call_json(graph: Graph, n: int) -> dict[str, Any]:
             "where": link.drift.where,
             "cause": link.drift.cause,
         },
-        "pinned": None,
+        "pinned": None if call.pinned is None else {"kept": call.pinned},
         "finish_reason": call.finish_reason,
         "dialect": call.dialect,
         "streamed": call.streamed,

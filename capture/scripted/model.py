@@ -68,7 +68,9 @@ class ScriptedModel:
         return parse_chat(data, model=self.name, max_model_len=self.max_model_len, vocabulary=self.tokeniser.size)
 
     def prompt(self, asked: ChatRequest) -> Prompt:
-        """Render and encode a request's messages and tools. Raises RequestError."""
+        """Render and encode a request's messages and tools, unless its ids are given. Raises RequestError."""
+        if (given := asked.given_prompt) is not None:
+            return Prompt(ids=given, text=self.tokeniser.decode(given))
         try:
             segments = render(
                 asked.messages,

@@ -115,6 +115,16 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     structured_outputs: StructuredOutputs | None = None
     response_format: dict[str, Any] | None = None
     request_id: str | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+
+    @property
+    def given_prompt(self) -> list[int] | None:
+        """The prompt's ids, where they are given in the messages' place.
+
+        vLLM 0.32 ignores them with `echo`, and where a message has more than text.
+        """
+        ids = (self.kv_transfer_params or {}).get("prompt_token_ids")
+        return None if ids is None or self.echo or any(_is_media(message) for message in self.messages) else ids
 
     @property
     def thinking(self) -> bool:
@@ -147,6 +157,13 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     def role(self) -> str:
         """The role of the reply: the last message's, where no generation prompt is wanted."""
         return "assistant" if self.add_generation_prompt else str(self.messages[-1].get("role"))
+
+
+def _is_media(message: Message) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and any(
+        isinstance(part, dict) and part.get("type") not in ("text", "input_text") for part in content
+    )
 
 
 def decode_json(body: bytes, content_type: str) -> dict[str, Any]:
@@ -197,6 +214,7 @@ def parse_chat(data: dict[str, Any], *, model: str, max_model_len: int, vocabula
     _check_tools(request)
     _check_logprobs(request, vocabulary)
     _check_sampling(request, max_model_len=max_model_len, vocabulary=vocabulary)
+    _check_given_prompt(request, max_model_len=max_model_len, vocabulary=vocabulary)
     return request
 
 
@@ -265,6 +283,22 @@ def _check_logprobs(request: ChatRequest, vocabulary: int) -> None:
     if asked is not None and not 0 <= asked <= _MAX_LOGPROBS:
         message = f"Requested prompt logprobs of {asked}, which is greater than max allowed: {_MAX_LOGPROBS}"
         raise RequestError(f"{message} (parameter=prompt_logprobs, value={asked})", param="prompt_logprobs")
+
+
+def _check_given_prompt(request: ChatRequest, *, max_model_len: int, vocabulary: int) -> None:
+    """Check ids that are given in the messages' place, in vLLM's words (`renderers/online_renderer.py`, 0.32)."""
+    ids: Any = request.given_prompt
+    if ids is None:
+        return
+    where = "kv_transfer_params.prompt_token_ids"
+    if not isinstance(ids, list) or not ids or any(type(token) is not int or token < 0 for token in ids):
+        raise RequestError(f"`{where}` must be a non-empty list of non-negative integers.", param=where)
+    if outside := [token for token in ids if token >= vocabulary]:
+        raise RequestError(f"Token id {outside[0]} is out of vocabulary", param=where)
+    if len(ids) >= max_model_len:
+        raise RequestError(
+            f"Input length ({len(ids)}) exceeds model's maximum context length ({max_model_len}).", param=where
+        )
 
 
 def _check_sampling(request: ChatRequest, *, max_model_len: int, vocabulary: int) -> None:

@@ -92,7 +92,7 @@ def test_what_a_rollout_says_goes_before_the_servers_defaults() -> None:
         ({"id": ""}, "`id`"),
         ({"labels": {"a": 1}}, "labels"),
         ({"ttl_s": 0}, "ttl_s"),
-        ({"tokens": "pinned"}, "tokens"),
+        ({"tokens": "loose"}, "tokens"),
         ({"sampling": {"max_tokens": 5}}, "sampling.max_tokens"),
         ({"sampling": {"temperature": "hot"}}, "sampling.temperature"),
         ({"sampling": {"temperature": True}}, "sampling.temperature"),
