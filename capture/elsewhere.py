@@ -32,7 +32,7 @@ LOOK_EVERY_S = 1.0
 FIRST_LOOK_S, SLOWEST_LOOK_S = 0.02, 0.5
 """Between two looks at whether calls have ended: short at first, since most closes find nothing running."""
 
-MOST_GAPS = 8
+MOST_STRETCHES = 8
 """Stretches of numbers that are fetched one by one; more are fetched as one, with what lies between."""
 
 FORGET_S = 600.0
@@ -50,7 +50,7 @@ async def catch_up(live: Live, store: Store, *, beyond: bool = False) -> None:
     """
     async with live.catching:
         now = asyncio.get_running_loop().time()
-        for first, last in _stretches({*live.elsewhere, *live.in_doubt}):
+        for first, last in stretches({*live.elsewhere, *live.in_doubt}):
             for call in await store.calls(live.id, after=first - 1, limit=last - first + 1):
                 if call.n in live.in_doubt and call.delivered is not None:
                     live.tries.learn(call)
@@ -102,7 +102,7 @@ def quiet_s(graph: Graph, now: str | None = None) -> float:
     return max(0.0, (clock.parse(now or clock.now()) - since).total_seconds())
 
 
-def _stretches(numbers: Iterable[int]) -> list[tuple[int, int]]:
+def stretches(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Return numbers as stretches (first, last), few of them."""
     found: list[tuple[int, int]] = []
     for n in sorted(numbers):
@@ -110,4 +110,4 @@ def _stretches(numbers: Iterable[int]) -> list[tuple[int, int]]:
             found[-1] = found[-1][0], n
         else:
             found.append((n, n))
-    return found if len(found) <= MOST_GAPS else [(found[0][0], found[-1][1])]
+    return found if len(found) <= MOST_STRETCHES else [(found[0][0], found[-1][1])]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from capture import elsewhere
 from capture.store.base import Entry, Store
 from graph import graph
 from graph.forest import Growing
@@ -19,9 +20,6 @@ from graph.records import Notice
 
 MOST_GRAPHS = 64
 """Kept for readers that ask again: a page of rollouts, a trainer that polls."""
-
-MOST_ASKED_FOR = 8
-"""Calls whose records may have changed and that are asked for one by one; more are fetched as one page."""
 
 
 class Graphs:
@@ -58,13 +56,17 @@ class Graphs:
         """Fetch what came or changed since the graph was made, and make it anew."""
         name = entry.rollout.id
         growing = grown.growing
-        unsettled, after = growing.unsettled, growing.last
-        if len(unsettled) > MOST_ASKED_FOR:
-            after, unsettled = unsettled[0] - 1, ()
-        calls = await self._store.calls(name, after=after)
-        for n in unsettled:
-            again = await self._store.calls(name, after=n - 1, limit=1)
-            calls += [call for call in again if call.n == n]
+        calls = await self._store.calls(name, after=growing.last)
+        now = asyncio.get_running_loop().time()
+        # A number that was skipped belongs to a call that is recorded later: it has not begun yet, or is a choice of
+        # one that runs.
+        for n in range(growing.last):
+            if n not in growing:
+                grown.skipped.setdefault(n, now)
+        skipped = [n for n, since in grown.skipped.items() if n not in growing and since > now - elsewhere.FORGET_S]
+        for first, last in elsewhere.stretches({*growing.unsettled, *skipped}):
+            again = await self._store.calls(name, after=first - 1, limit=last - first + 1)
+            calls += [call for call in again if call.n <= last]
         notices = await self._store.notices(name)
         if lost:
             notices.append(Notice(code="capture_incomplete", calls=tuple(lost), data={}))
@@ -96,6 +98,8 @@ class _Grown:
         self.created_at = created_at
         self.growing = Growing()
         self.graph: graph.Graph | None = None
+        # Numbers below the last of which no call is known, and since when that is so.
+        self.skipped: dict[int, float] = {}
         # Of the entry that the graph was made for.
         self.version = -1
         # A graph is made in another thread, and one at a time.

@@ -48,6 +48,10 @@ LIVED_S = 60.0
 STOP_GRACE_S = 12.0
 """Beyond `shutdown_timeout`, before a worker that was told to stop is killed."""
 
+HANG_S = 30.0
+"""Without a word from a worker, after which it is killed: it says how it is every second, and nothing in it may hold
+its loop up for long."""
+
 TELL_EVERY_S = 0.5
 """Between two looks at whether the store can be written, of which workers are told."""
 
@@ -84,12 +88,15 @@ class Supervisor(Appliance):
             if isinstance(outcome, BaseException):
                 raise outcome
         await self._open_control_plane()
-        self._watches.append(spawn(self._tell_failures(), name="tell workers of the store"))
+        self._watches.append(spawn(self._look_after(), name="look after the workers"))
 
-    async def _tell_failures(self) -> None:
+    async def _look_after(self) -> None:
+        """Tell workers whether the store can be written, and end those that hang, for ever."""
         before: str | None = None
         while True:
             await asyncio.sleep(TELL_EVERY_S)
+            for slot in self._slots:
+                slot.check()
             if (failure := self.store.failure) != before:
                 before = failure
                 for slot in self._slots:
@@ -138,6 +145,8 @@ class _Slot:
         self._keeping: asyncio.Task[None] | None = None
         # Engine's name → calls there, as told last.
         self.load: Mapping[str, int] = {}
+        # When that was, by the monotonic clock; None while none is ready.
+        self._heard: float | None = None
 
     def __repr__(self) -> str:
         return f"<worker {self._number} {'none' if self._process is None else self._process.pid}>"
@@ -169,6 +178,15 @@ class _Slot:
         """Tell the worker something, if there is one."""
         if self._channel is not None and self._channel.open:
             self._channel.tell(word, body)
+
+    def check(self) -> None:
+        """Kill the worker if it hangs."""
+        if self._heard is None or time.monotonic() - self._heard < HANG_S or self._process is None:
+            return
+        _log.error("worker %d has not said a word for %.0f s and is killed", self._number, HANG_S)
+        self._heard = None
+        if self._process.returncode is None:
+            self._process.kill()
 
     async def _keep(self, life: _Life) -> None:
         """Wait for the worker's end and start another, until it is time to stop."""
@@ -209,10 +227,12 @@ class _Slot:
                 ready.set_exception(_failed(self._number, unpack(body, str)))
 
         def is_ready(_: msgspec.Raw) -> None:
+            self._heard = time.monotonic()
             if not ready.done():
                 ready.set_result(None)
 
         def load(body: msgspec.Raw) -> None:
+            self._heard = time.monotonic()
             self.load = unpack(body, dict[str, int])
             head.loads()
 
@@ -263,7 +283,7 @@ class _Slot:
         # What it wrote before it died is in the socket still, and counts.
         await life.serving
         await life.channel.settled()
-        self.load = {}
+        self.load, self._heard = {}, None
         self._head.loads()
         if life.desk is not None and life.desk.running:
             calls = sorted(life.desk.running)

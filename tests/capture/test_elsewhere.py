@@ -411,8 +411,6 @@ async def test_a_retry_of_a_call_made_elsewhere_is_found_and_takes_no_number(pai
     tried = again.value.tried
     assert tried.n == 0
     assert await store.running() == [(pair.here.id, 1)]
-    recorded = await pair.two.calls.recorded(pair.there, tried, CHAT, again.value.request, by_key=False)
-    assert json.loads(recorded[1])["id"] == "chatcmpl-1"
     pair.two.calls.mark_again(pair.there, tried, delivered=True)
     other = await pair.two.calls.arrive(pair.there, CHAT, draft.body, HEADERS, said=NO_CLAIM)
     assert (await store.calls(pair.here.id))[0].delivered is True

@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from capture import elsewhere
 from capture.registration import Defaults, Place
 from capture.rollouts import Rollouts
 from capture.store import open_store
@@ -121,7 +122,35 @@ async def test_many_calls_that_may_have_changed_are_fetched_as_a_page(store, rol
     await same(store, rollouts, "r")
     await ended(store, "r", 12, **ids(12))
     await same(store, rollouts, "r")
-    assert asked == [tuple(range(12)), tuple(range(1, 13))]
+    assert asked == [tuple(range(12)), (12,), tuple(range(1, 12))]
+
+
+async def test_choices_that_are_stored_behind_a_later_call_are_found(store, rollouts, asked):
+    await register(rollouts, id="r")
+    for n in (0, 3):
+        store.begin("r", Call(n=n, status="running", arrived=n), b"{}")
+    await same(store, rollouts, "r")
+    asked.clear()
+    for n in range(3):
+        await ended(store, "r", n, arrived=0, choice=n, **ids(n))
+    await same(store, rollouts, "r")
+    assert asked == [(), (0, 1, 2, 3)]
+    await ended(store, "r", 3, **ids(3))
+    await same(store, rollouts, "r")
+    assert asked[2:] == [(), (3,)], "and what is there is not asked for again"
+
+
+async def test_a_number_that_stays_without_a_call_is_asked_for_no_more(store, rollouts, asked, monkeypatch):
+    await register(rollouts, id="r")
+    await ended(store, "r", 1, **ids(1))
+    await same(store, rollouts, "r")
+    await ended(store, "r", 2, **ids(2))
+    await same(store, rollouts, "r")
+    assert asked == [(1,), (2,), (1,)], "the page from the first number on has one row"
+    monkeypatch.setattr(elsewhere, "FORGET_S", -1.0)
+    await ended(store, "r", 3, **ids(3))
+    await same(store, rollouts, "r")
+    assert asked[3:] == [(3,)]
 
 
 async def test_a_rollout_of_a_used_id_begins_anew(store, rollouts: Rollouts) -> None:

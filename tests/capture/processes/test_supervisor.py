@@ -141,6 +141,24 @@ async def test_a_close_cuts_what_a_worker_runs(tmp_path, engine):
         assert call["status"] == "aborted"
 
 
+async def test_a_worker_that_hangs_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "HANG_S", 2.0)
+    monkeypatch.setattr(supervisor, "TELL_EVERY_S", 0.05)
+    given = Settings(
+        engine=("scripted",), workers=1, store=f"sqlite:///{tmp_path}/t.db", listen="127.0.0.1:0",
+        admin_listen="127.0.0.1:0", shutdown_timeout=0.2,
+    )  # fmt: skip
+    head = supervisor.Supervisor(given)
+    await head.start()
+    try:
+        (hung,) = descendants(word="capture.processes.worker")
+        os.kill(hung, signal.SIGSTOP)
+        await until(lambda: not {hung}.issuperset(descendants(word="capture.processes.worker")), limit_s=40)
+    finally:
+        await head.close()
+    assert descendants(word="capture.processes.worker") == {}
+
+
 def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
