@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+from capture.keys import masked
+
 
 class TreeringError(Exception):
     """Base of all errors that Treering raises on purpose; `status` is the HTTP status that fits."""
@@ -26,6 +28,8 @@ class TreeringError(Exception):
         param: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
+        # Many quote what came, and an agent may put its key anywhere.
+        message = masked(message)
         super().__init__(message)
         self.code = code
         self.message = message

@@ -93,7 +93,7 @@ def hosts(listen_host: str) -> Middleware:
         if not is_ours(host, listen_host):
             raise ClientError(
                 "host_refused",
-                f"The control plane is not called {host[:80]!r}.",
+                f"The control plane is not called {_shown(host)!r}.",
                 hint="Ask by the address that it listens on (--admin-listen), or by 127.0.0.1.",
                 status=403,
             )
@@ -101,7 +101,7 @@ def hosts(listen_host: str) -> Middleware:
         if origin is not None and not same_origin(origin, host):
             raise ClientError(
                 "origin_refused",
-                f"Pages of {origin[:80]!r} may not use the control plane.",
+                f"Pages of {_shown(origin)!r} may not use the control plane.",
                 hint="Programs send no Origin; browsers send the page's own.",
                 status=403,
             )
@@ -128,6 +128,11 @@ def admin_key(key: Callable[[], str | None]) -> Middleware:
         return await handler(request)
 
     return middleware
+
+
+def _shown(name: str) -> str:
+    # Without what stands before an at sign: a user, and perhaps a password.
+    return name.rpartition("@")[2][:80]
 
 
 def refusal(error: TreeringError) -> web.Response:

@@ -14,7 +14,6 @@ import hashlib
 import hmac
 import re
 from collections.abc import Collection, Iterable
-from urllib.parse import quote, urlsplit, urlunsplit
 
 PREFIX = "sk-treering-"
 """How every rollout's secrets begin."""
@@ -28,6 +27,8 @@ LEAST_KEY = 16
 _MARK = PREFIX.encode()
 # Overlapping on purpose: what stands before a secret may look like the beginning of another.
 _SHOWN = re.compile(rb"(?=(sk-treering-(?:tools-)?[A-Za-z0-9_-]{43}))")
+_IN_AUTHORITY = re.compile(r"(//[^:/@\s]*):\S*@")
+_IN_QUERY = re.compile(r"(?i)([?&][^=&\s]*(?:password|secret|key|token)[^=&\s]*)=[^&\s]*")
 _MASKED = re.compile(r"sk-treering-(?:tools-)?[A-Za-z0-9_%-]{8,}", re.ASCII)
 
 
@@ -67,18 +68,11 @@ def shown_in(texts: Iterable[bytes | None], digests: Collection[bytes]) -> bool:
 
 
 def without_password(url: str) -> str:
-    """Return a URL to be shown: a password in it replaced, in its authority and in its query."""
-    try:
-        parts = urlsplit(url)
-        user, password = parts.username, parts.password
-    except ValueError:
-        return "(no URL)"
-    netloc = parts.netloc
-    if password is not None:
-        netloc = f"{quote(user or '', safe='')}:***@{netloc.rpartition('@')[2]}"
-    query = re.sub(r"(?i)((?:^|&)(?:[^=&]*(?:password|secret|key|token)[^=&]*))=[^&]*", r"\1=***", parts.query)
-    return urlunsplit(parts._replace(netloc=netloc, query=query)) if (netloc, query) != (
-        parts.netloc, parts.query) else url  # fmt: skip
+    """Return a URL, or a text with one in it, to be shown: passwords in its authority and in its query are replaced.
+
+    Greedy where a URL could be cut in two ways: rather too little is shown.
+    """
+    return _IN_QUERY.sub(r"\1=***", _IN_AUTHORITY.sub(r"\1:***@", url))
 
 
 def _digest(text: str) -> bytes:

@@ -71,7 +71,10 @@ def test_anothers_secret_is_not_this_rollouts() -> None:
         ("postgresql://db/x?user=me&password=pass&sslmode=require", "postgresql://db/x?user=me&password=***&sslmode=require"),
         ("postgresql://me@db/x", "postgresql://me@db/x"),
         ("sqlite:////tmp/a?b", "sqlite:////tmp/a?b"),
-        ("http://[::1", "(no URL)"),
+        ("vllm=http://me:pass@gpu:1", "vllm=http://me:***@gpu:1"),
+        ("http://me:pa/ss@w@gpu", "http://me:***@gpu"),
+        ("http://gpu:8000/a@b", "http://gpu:***@b"),
+        ("http://[::1", "http://[::1"),
     ],
 )  # fmt: skip
 def test_a_urls_password_is_not_shown(url: str, shown: str) -> None:
