@@ -93,6 +93,20 @@ async def test_the_key_opens(ask):
     assert headers["Cache-Control"] == "no-store"
 
 
+@pytest.mark.parametrize(
+    ("path", "key"), [("/fine", "the-key"), ("/fine", "wrong"), ("/nowhere", "the-key"), ("/broken", "the-key")]
+)
+async def test_every_answer_says_how_a_browser_may_treat_it(ask, path, key):
+    _, headers, _ = await ask("GET", path, key=key)
+    for name, value in guard.HEADERS.items():
+        assert headers[name] == value
+    policy = dict(part.strip().partition(" ")[::2] for part in headers["Content-Security-Policy"].split(";"))
+    assert policy["default-src"] == policy["base-uri"] == policy["form-action"] == policy["frame-ancestors"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert not any("unsafe" in value or "*" in value or "http" in value for value in policy.values())
+    assert headers["Cache-Control"] == "no-store"
+
+
 @pytest.mark.parametrize("key", [None, "", "wrong", "the-key2", "schlüssel"])
 @pytest.mark.parametrize("path", ["/fine", "/nowhere", "/ready/", "/READY"])
 async def test_without_it_nothing_opens_and_nothing_is_told(ask, key, path):
@@ -135,3 +149,21 @@ async def test_what_was_not_expected_is_told_to_the_log_alone(ask, caplog):
     assert (status, body["error"]["code"]) == (500, "internal")
     assert "secret detail" not in json.dumps(body)
     assert "secret detail" in caplog.text
+
+
+async def test_an_answer_that_is_streamed_has_them_too():
+    async def streams(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"a")
+        await response.write_eof()
+        return response
+
+    app = web.Application(middlewares=[guard.errors()])
+    app.on_response_prepare.append(guard.protect)
+    app.add_routes([web.get("/", streams)])
+    async with TestClient(TestServer(app)) as client, client.get("/") as answer:
+        for name, value in guard.HEADERS.items():
+            assert answer.headers[name] == value
+        # Nor does it say what we are made of.
+        assert "Server" not in answer.headers

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from capture import guard
 from tests.engine import whole
 from tests.house import ASK, House, house
 from tests.wire import WireEngine, wire, wired
@@ -352,3 +353,12 @@ async def test_a_status_that_is_none_is_the_engines_fault(raw: RawEngine, tmp_pa
         await home.idle(rollout)
         (call,) = (await home.graph(rollout))["calls"]
         assert call["status"] == "error"
+
+
+@pytest.mark.parametrize("path", ["/", "/rollouts", "/nowhere", "/health", "/ready"])
+@pytest.mark.parametrize("admitted", [True, False])
+async def test_every_answer_of_the_control_plane_is_dressed(home: House, path: str, admitted: bool) -> None:
+    headers = {"Authorization": f"Bearer {home.appliance.admin_key}"} if admitted else {}
+    async with home.session.get(home.appliance.control_url + path, headers=headers) as answer:
+        assert {name: answer.headers.get(name) for name in guard.HEADERS} == guard.HEADERS
+        assert "Server" not in answer.headers
