@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 from capture import admission, clock, keys, limits, retries
+from capture.custody import READY_S, Custody
 from capture.dialects import replays
 from capture.dialects.base import NO_TARGET, Dialect, Earlier, Request, Target
 from capture.draft import Draft
@@ -63,6 +64,7 @@ class Calls:
         self._relay_abort = relay_abort
         self._refuse_unstored = on_store_failure == "refuse"
         self._log = log
+        self._custody = Custody(store)
         self._tips = Tips()
         self._holds = holds or Holds(store)
         self.pins = Pins(version=self._holds.version)
@@ -75,10 +77,15 @@ class Calls:
         return self._fleet.order(live.id, model=live.rules.model, url=live.entry.registration.engine)
 
     async def ready(self) -> None:
-        """Let new calls in only while they can be recorded. Raises `StoreError`."""
+        """Let new calls in only while they can be recorded. Raises `CaptureError`."""
+        self._custody.admit()
         if self._store.failure is not None or self._rollouts.owed:
-            await self._store.flush()
-            await self._rollouts.tell_lost()
+            try:
+                async with asyncio.timeout(READY_S):
+                    await self._store.flush()
+                    await self._rollouts.tell_lost()
+            except TimeoutError:
+                raise StoreError("store_failed", f"{self._store.where} takes no writes at present.") from None
 
     async def arrive(
         self,
@@ -122,6 +129,8 @@ class Calls:
                 hints=admission.hints(headers),
             )
             draft.request = request
+            # From here on it must end, and is counted until it has.
+            self._custody.take(len(body))
             return draft
 
         if self._store.shared:
@@ -211,9 +220,13 @@ class Calls:
         return replays.stream(dialect.name, request, exchange.reply)
 
     def mark_again(self, live: Live, tried: Try, *, delivered: bool) -> None:
-        """Mark whether a reply that was given again reached its agent."""
+        """Mark whether a reply that was given again reached its agent.
+
+        One that did not says nothing of the first time: where a process died before it could mark that, it stays null.
+        """
         live.tries.mark(tried, delivered=delivered)
-        self._store.deliver(live.id, tried.numbers, delivered=delivered, at=clock.now())
+        if delivered:
+            self._store.deliver(live.id, tried.numbers, delivered=True, at=clock.now())
 
     def leaving(self, draft: Draft, *, through: bool) -> None:
         """Note that a call's agent hung up; `through`: its reply had been sampled in full."""
@@ -387,7 +400,7 @@ class Calls:
     def spool(self, draft: Draft) -> None:
         """Keep what a running stream has brought so far."""
         if (spool := draft.spool()) is not None:
-            self._store.spool(draft.live.id, draft.n, spool)
+            self._custody.spool(draft.live.id, draft.n, spool)
 
     def reserve(self, draft: Draft) -> str | None:
         """Take a call's place under its rollout's limits; return the limit that leaves none, by name."""
@@ -466,7 +479,7 @@ class Calls:
         ended = None if self._store.shared else live.tick()
         records = draft.records(ended=ended, delivered=delivered, delta=live.delta(prompt))
         try:
-            await self._store.finish(live.id, records)
+            await self._custody.finish(live.id, records, size=len(draft.body))
         except StoreError as error:
             if draft.tried is not None:
                 live.tries.end(draft.tried, numbers=draft.numbers, complete=False)
