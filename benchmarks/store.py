@@ -5,6 +5,8 @@ part with two functions:
 
     rows(*, quick: bool, kill: bool) -> list[Row]     measure; say on stderr what is being done
     table(rows) -> str                                those rows as a table in Markdown
+    PAGE: Path                                        optional: the page of docs/ that shows the table, between
+                                                      `<!-- bin/bench store -->` and `<!-- end -->`
 
 The document keeps them apart, since their rows have nothing in common: `rows` are the commits', `exports` the exports'.
 """
@@ -24,6 +26,8 @@ from typing import Any, Protocol, cast
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "docs" / "store.json"
+
+BEGIN, END = "<!-- bin/bench store -->", "<!-- end -->"
 
 Row = dict[str, Any]
 
@@ -57,6 +61,8 @@ def run(argv: list[str]) -> int:
             measured[key] = part.rows(quick=asked.quick, kill=asked.kill)
             sys.stdout.write(part.table(measured[key]) + "\n")
             sys.stdout.flush()
+            if asked.docs and hasattr(part, "PAGE"):
+                part.PAGE.write_text(with_table(part.PAGE.read_text(), part.table(measured[key])))
     told = {
         "benchmark": "store",
         "version": 1,
@@ -70,3 +76,11 @@ def run(argv: list[str]) -> int:
         before = json.loads(PUBLISHED.read_text()) if PUBLISHED.exists() else {}
         PUBLISHED.write_text(json.dumps({**before, **told}, indent=1) + "\n")
     return 0
+
+
+def with_table(page: str, table: str) -> str:
+    """Return a page with the table of the last run replaced. Raises ValueError if there is no place for it."""
+    before, after = page.index(BEGIN) + len(BEGIN), page.index(END, page.index(BEGIN))
+    at = datetime.now(UTC).date().isoformat()
+    said = f"{at}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}."
+    return f"{page[:before]}\n\n{said}\n\n{table}\n{page[after:]}"

@@ -40,6 +40,9 @@ from graph.records import Call, Message, Rollout, Weights
 
 Row = dict[str, Any]
 
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "export.md"
+"""Where the table of the last run stands."""
+
 CALLS = 10
 
 START_LIMIT_S = 60.0

@@ -24,8 +24,8 @@ import numpy as np
 from capture.errors import ClientError
 from graph.formats.parquet import COLUMNS
 
-ROW_GROUP_TOKENS = 4_000_000
-"""Ids in a row group: with masks and logprobs some 40 MB before compression, what readers like to take at once."""
+ROW_GROUP_TOKENS = 1_000_000
+"""Ids in a row group: with masks and logprobs some 10 MB before compression, and several times that in the making."""
 
 ROW_GROUP_ROWS = 2_000
 """Short rows: a footer's entry costs as much as some of them."""

@@ -50,3 +50,15 @@ def test_what_is_published_keeps_the_part_that_was_not_measured(parts, tmp_path,
     told = json.loads(published.read_text())
     assert told["rows"] == [{"store": "rows"}]
     assert told["exports"] == [{"store": "exports"}]
+
+
+def test_a_page_shows_the_last_run_alone():
+    page = f"# Export\n\n{store.BEGIN}\n{store.END}\n\nMore.\n"
+    once = store.with_table(page, "| 1 |\n")
+    again = store.with_table(once, "| 2 |\n")
+    assert "| 1 |" in once
+    assert "| 1 |" not in again
+    assert again.count("cores, load") == 1
+    assert again.endswith(f"| 2 |\n\n{store.END}\n\nMore.\n")
+    with pytest.raises(ValueError, match="substring"):
+        store.with_table("# Export\n", "| 1 |\n")

@@ -2,10 +2,15 @@
 
 import importlib
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
+from capture import exports
 from capture.formats import FORMATS
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
@@ -20,3 +25,15 @@ def test_each_has_a_line_for_people_and_a_drift():
         assert name == each.name
         assert each.help.endswith(".")
         assert each.drifts
+
+
+def test_the_docs_name_each_format_and_each_refusal():
+    page = (DOCS / "export.md").read_text()
+    (listed,) = re.findall(r"^\| `format` \| (.*) \| the form \|$", page, re.M)
+    assert re.findall(r"`([\w-]+)`", listed) == list(FORMATS)
+    codes = set(re.findall(r"^    (\w+) {2,}\w", exports.__doc__, re.M))
+    assert codes
+    assert codes <= set(re.findall(r"`(\w+)`", page))
+    for name, each in FORMATS.items():
+        if each.drifts == ("split",):
+            assert f"`{name}`" in page.partition("take `split` alone")[0].rpartition("`realign`, `tree`")[2]
