@@ -204,13 +204,13 @@ def says(text: str) -> Any:
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("where", ["asked", "said", "nowhere", "anothers"])
+@pytest.mark.parametrize("where", ["asked", "said", "nowhere", "other"])
 async def test_an_agent_that_prints_its_key_is_told_of(
     engine: WireEngine, home: House, dialect: str, where: str, streamed: bool
 ) -> None:
     path, form = DIALECTS[dialect]
     rollout, another = await home.rollout(), await home.rollout()
-    secret = {"anothers": another["secret"], "nowhere": "sk-treering-"}.get(where, rollout["secret"])
+    secret = {"other": another["secret"], "nowhere": "sk-treering-"}.get(where, rollout["secret"])
     printed = f"$ env\nOPENAI_API_KEY={secret}\nHOME=/root"
     engine.reply = says("fine, thank you" if where == "asked" else printed)
     body = {"model": "m", **form(printed if where == "asked" else "hello")}
