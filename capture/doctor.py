@@ -24,6 +24,7 @@ from capture.client import read_key
 from capture.dialects.chat import Chat
 from capture.errors import TreeringError, UsageError
 from capture.exposure import exposed
+from capture.keys import without_password
 from capture.onboarding import ADAPTERS, engine_key, given_engines
 from capture.probe import probe
 from capture.scripted import load_rules
@@ -156,7 +157,9 @@ def _bind(host: str, port: int) -> None:
 def _store(settings: Settings) -> list[Check]:
     """Can the store be written, is there space, is it of a version that we know?"""
     path = store_path(settings.store)
-    assert path is not None, "the settings take file stores only"
+    if path is None:
+        todo = "psql connects with the same URL; the start says what is wrong"
+        return [_warn("store", f"{without_password(settings.store)} is not looked at here", todo)]
     folder = path.absolute().parent
     if not folder.is_dir():
         return [_fail("store", f"{folder} is no folder", f"mkdir -p {folder}")]

@@ -459,7 +459,10 @@ def _check(settings: Settings) -> None:
         if kinds and name not in kinds:
             raise UsageError(f"--engine-key-file: there is no engine {name}{nearest(name, kinds)}")
     if not settings.store.startswith(POSTGRES) and store_path(settings.store) in (None, Path()):
-        raise UsageError(f"{settings.store!r} is no store", hint="write sqlite:///PATH or postgresql://USER@HOST/DATABASE")
+        # What is before a colon alone: the rest may hold a password.
+        given = settings.store.partition(":")[0][:20]
+        hint = "write sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+        raise UsageError(f"--store: a URL that begins with {given!r} is no store", hint=hint)
     if settings.keep_gib is not None and store_path(settings.store) is None:
         hint = "PostgreSQL frees room only with a VACUUM; keep by age (--keep-days)"
         raise UsageError("--keep-gib works with an SQLite store only", hint=hint)

@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import logging
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,8 +23,11 @@ import pytest
 from aiohttp import web
 
 from capture import doctor, logs
+from capture.app import Appliance
 from capture.commands.serve import first_lines
-from capture.settings import Settings, shown
+from capture.errors import StoreError, UsageError
+from capture.settings import Settings, load, shown
+from capture.store import open_store
 from tests.house import ASK, House, house
 from tests.wire import WireEngine, head, wire, wired
 
@@ -347,3 +351,40 @@ async def test_a_key_that_is_shown_in_no_http_is_not_repeated(tmp_path: Path, ca
                     answer = await client._reader.read()
         assert secret not in answer.decode()
         assert secret not in caplog.text
+
+
+async def test_a_database_that_is_not_there_is_named_without_its_password(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("asyncpg")
+    url = f"postgresql://{USER}:{quote(DATABASE + '@/:', safe='')}@127.0.0.1:1/x"
+    settings = Settings(
+        engine=("scripted",), store=url, listen="127.0.0.1:0", admin_listen="127.0.0.1:0", admin_key=ADMIN
+    )
+    written = []
+    with caplog.at_level(logging.DEBUG):
+        appliance = Appliance(settings)
+        written += [repr(appliance), repr(appliance.store), appliance.store.where]
+        with pytest.raises(StoreError) as caught:
+            await appliance.start()
+        written += ["".join(traceback.format_exception(caught.value)), repr(caught.value), caught.value.message]
+        checks = await doctor.examine(settings)
+        written += [repr(check) for check in checks]
+    for text in (*written, caplog.text):
+        assert DATABASE not in text
+    assert any("127.0.0.1" in text for text in written)
+
+
+@pytest.mark.parametrize(
+    "store",
+    [f"postgres:/{USER}:{DATABASE}@x", f"mysql://{USER}:{DATABASE}@x/y", f"postgresql://{USER}:{DATABASE}@[::1/y"],
+)
+def test_a_store_that_is_none_is_named_without_its_password(store: str) -> None:
+    written = []
+    # One that begins as it should is looked at when it is opened.
+    reads = [lambda: load({"store": store}, {})] if not store.startswith("postgresql://") else []
+    for read in (*reads, lambda: open_store(store)):
+        with pytest.raises(UsageError) as caught:
+            read()
+        written.append(f"{caught.value.message} {caught.value.hint}")
+    assert DATABASE not in str(written)
