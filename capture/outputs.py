@@ -18,14 +18,14 @@ import fcntl
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 
 from capture import pages, parquet
-from capture.errors import UsageError
+from capture.errors import CaptureError, UsageError
 from capture.pages import End
 from capture.storage import Storage
 
@@ -85,9 +85,11 @@ class Output:
     ) -> None:
         """Open it, where it stopped if it did; `out` is a path, or the URL of another's storage.
 
-        Raises `UsageError`: OUT exists; its `.part` was begun with other options, or is another's just now; or what
-        `Storage` raises.
+        Raises `UsageError`: OUT exists, or is a folder; its `.part` was begun with other options, or is another's just
+        now; or what `Storage` raises. All that is written later raises `CaptureError` `not_written`.
         """
+        if not out or out.endswith("/") or Path(out).is_dir():
+            raise UsageError(f"--out: {out or 'an empty name'} is no file", hint="name the file itself")
         self._storage = Storage(out) if "://" in out else None
         self._final = Path(self._storage.local if self._storage else out)
         self._part, self._note, self._parts = (self._final.with_name(self._final.name + end) for end in _ENDS)
@@ -122,23 +124,25 @@ class Output:
 
     def commit(self, end: End) -> None:
         """Put what was written on the disk, and say how far it is."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._tell(self._file.tell(), end)
+        with self._failing():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._tell(self._file.tell(), end)
 
     def finish(self) -> None:
         """Write the last line, and give the whole its name, or send it; nothing else is left of it then."""
         if not self._plain:
             self._write(msgspec.json.encode(self.end.told()) + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        if self._storage:
-            self._storage.put(self._part)
-            self._part.unlink()
-        else:
-            self._part.replace(self._final)
-        self._note.unlink(missing_ok=True)
-        shutil.rmtree(self._parts, ignore_errors=True)
+        with self._failing():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            if self._storage:
+                self._storage.put(self._part)
+                self._part.unlink()
+            else:
+                self._part.replace(self._final)
+            self._note.unlink(missing_ok=True)
+            shutil.rmtree(self._parts, ignore_errors=True)
         self.close()
 
     def close(self) -> None:
@@ -154,7 +158,19 @@ class Output:
 
     def _write(self, data: bytes) -> None:
         self.written += len(data)
-        self._file.write(data)
+        with self._failing():
+            self._file.write(data)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CaptureError(
+                "not_written",
+                f"Can't write {self._part}: {error.strerror or error}.",
+                hint="What was exported up to the last whole page is kept; the same command goes on from there.",
+            ) from error
 
     def _opened(self, out: str) -> BinaryIO:
         try:
@@ -196,13 +212,14 @@ class Parquet(Output):
 
     def take(self, answer: Any) -> End:
         """Write a page; it counts when it is committed. Raises `ClientError` `export_cut`."""
-        self._parts.mkdir(exist_ok=True)
         path = self._page(self.place.size)
-        with path.open("wb") as file:
-            pages.copy_bytes(answer, file.write)
-            self.written += file.tell()
-            file.flush()
-            os.fsync(file.fileno())
+        with self._failing():
+            self._parts.mkdir(exist_ok=True)
+            with path.open("wb") as file:
+                pages.copy_bytes(answer, file.write)
+                self.written += file.tell()
+                file.flush()
+                os.fsync(file.fileno())
         told = parquet.footer(path)
         if told is None:
             raise pages.cut()
@@ -210,11 +227,13 @@ class Parquet(Output):
 
     def commit(self, end: End) -> None:
         """Say that one more page is whole."""
-        self._tell(self.place.size + 1, end)
+        with self._failing():
+            self._tell(self.place.size + 1, end)
 
     def finish(self) -> None:
         """Put the pages together, and give the whole its name, or send it."""
-        parquet.join([self._page(n) for n in range(self.place.size)], self._file, self.end.told())
+        with self._failing():
+            parquet.join([self._page(n) for n in range(self.place.size)], self._file, self.end.told())
         self._plain = True
         super().finish()
 

@@ -7,7 +7,7 @@ nothing of it counts.
 from __future__ import annotations
 
 import http.client
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -61,31 +61,38 @@ class _Line(msgspec.Struct):
 def copy_lines(answer: Iterable[bytes], write: Callable[[bytes], object], *, plain: bool = False) -> End:
     """Write a page's lines, all but its last; return what that says. `plain` leaves out refused rollouts too.
 
-    Raises `ClientError` `export_cut` for a page without its end.
+    Raises `ClientError` `export_cut` for a page without its end, and what `write` raises.
     """
-    try:
-        for line in answer:
-            if not line.endswith(b"\n"):
-                break
-            if len(line) < SMALL:
+    for line in _read(iter(answer)):
+        if len(line) < SMALL:
+            try:
                 read = msgspec.json.decode(line, type=_Line)
                 if read.end:
                     return msgspec.json.decode(line, type=End)
-                if plain and read.refused is not None:
-                    continue
-            write(line)
-    except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
-        raise cut(error) from error
+            except msgspec.MsgspecError as error:
+                raise cut(error) from error
+            if plain and read.refused is not None:
+                continue
+        write(line)
     raise cut()
 
 
 def copy_bytes(answer: Reader, write: Callable[[bytes], object]) -> None:
-    """Write all of an answer. Raises `ClientError` `export_cut`."""
-    try:
-        while piece := answer.read(CHUNK):
-            write(piece)
-    except (OSError, http.client.HTTPException) as error:
-        raise cut(error) from error
+    """Write all of an answer. Raises `ClientError` `export_cut`, and what `write` raises."""
+    for piece in _read(iter(lambda: answer.read(CHUNK), b""), torn=True):
+        write(piece)
+
+
+def _read(pieces: Iterator[bytes], *, torn: bool = False) -> Iterator[bytes]:
+    """Yield what comes, up to a line that has no end unless `torn` ones are meant."""
+    while True:
+        try:
+            piece = next(pieces, b"")
+        except (OSError, http.client.HTTPException) as error:
+            raise cut(error) from error
+        if not piece or not (torn or piece.endswith(b"\n")):
+            return
+        yield piece
 
 
 def cut(error: Exception | None = None) -> ClientError:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from capture.errors import ClientError, UsageError
+from capture.errors import CaptureError, ClientError, UsageError
 from capture.outputs import Output
 from capture.pages import End
 
@@ -94,3 +94,30 @@ def test_it_shows_how_far_it_is(out):
     page(output, LINE)
     assert repr(output) == f"<Output {out}: 1 rollouts>"
     output.close()
+
+
+def test_a_disk_that_fills_keeps_what_is_whole(out, monkeypatch):
+    output = opened(out)
+    page(output, LINE)
+
+    def full(data):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(output, "_file", type("Full", (), {"write": staticmethod(full)}))
+        with pytest.raises(CaptureError, match="No space left") as caught:
+            output.take(iter([LINE, LAST]))
+    assert caught.value.code == "not_written"
+    output.close()
+    again = opened(out)
+    assert again.end.rollouts == 1
+    again.close()
+
+
+@pytest.mark.parametrize("name", ["", "folder", "new/"])
+def test_a_folder_is_no_file(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UsageError, match="no file"):
+        Output(name, asked=ASKED)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

@@ -78,3 +78,13 @@ def test_ends_add_up():
         "end": True, "rollouts": 5, "refused": 3, "next": None, "reasons": {"a": 1, "b": 2},
     }  # fmt: skip
     assert "reasons" not in End(rollouts=1).told()
+
+
+def test_what_writing_raises_is_not_the_answer_s_fault():
+    def full(data):
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        copy_lines(iter([ROLLOUT, LAST]), full)
+    with pytest.raises(BrokenPipeError):
+        copy_bytes(io.BytesIO(b"12345"), full)

@@ -1,8 +1,10 @@
 """`treering rollout …` against a control plane on a real store, as a shell runs it."""
 
 import asyncio
+import io
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -139,6 +141,35 @@ async def test_sequences_as_a_tree_and_across_drifts(run, rollout):
     code, _, err = await run("sequences", "r", "--open", "--format", "tree", "--drift", "split")
     assert code == 1
     assert "format=tree has no drift=split" in err
+
+
+async def test_sequences_in_a_trainer_s_own_format_are_printed(run, rollout):
+    code, out, _ = await run("sequences", "r", "--open", "--format", "verl")
+    assert code == 0
+    assert json.loads(out)["format"] == "verl"
+    code, out, err = await run("sequences", "r", "--open", "--format", "skyrl")
+    assert (code, out) == (1, "")
+    assert "no reward" in err
+    code, _, err = await run("sequences", "r", "--format", "verifier")
+    assert (code, "did you mean verifiers" in err) == (2, True)
+
+
+async def test_sequences_that_are_none_say_why(run):
+    await run("new", "--id", "empty")
+    await run("close", "empty")
+    code, out, _ = await run("sequences", "empty")
+    assert code == 0
+    assert "Rollout empty made no calls." in out
+
+
+async def test_parquet_goes_to_a_file_as_it_is(run, rollout, monkeypatch):
+    pytest.importorskip("pyarrow")
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(buffer=written, isatty=lambda: False))
+    assert (await run("sequences", "r", "--open", "--format", "parquet"))[0] == 0
+    assert written.getvalue()[:4] == written.getvalue()[-4:] == b"PAR1"
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: True))
+    assert (await run("sequences", "r", "--open", "--format", "parquet"))[0] == 2
 
 
 async def test_close_and_reward(run, rollout):
