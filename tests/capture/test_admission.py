@@ -158,3 +158,32 @@ def test_a_forwarded_body_names_the_rollouts_model() -> None:
     assert json.loads(with_model(b'{"model": "gpt", "prompt": "x"}', "tiny")) == {"model": "tiny", "prompt": "x"}
     assert with_model(b'{"prompt": "x"}', "tiny") == b'{"prompt": "x"}'
     assert with_model(b"not json", "tiny") == b"not json"
+
+
+SECRET = "sk-treering-" + "Ab3_x" * 8 + "xyz"
+
+
+def test_no_header_with_a_secret_goes_on_whatever_its_name() -> None:
+    given = [
+        ("X-Auth", f"token {SECRET}"),
+        ("Referer", f"http://x/r/{SECRET}/v1"),
+        ("X-Kept", "sk-treering-"),
+        ("X", "y"),
+    ]
+    assert engine_headers(given, frozenset()) == ([("X-Kept", "sk-treering-"), ("X", "y")], [])
+
+
+def test_a_secret_in_a_hint_is_masked() -> None:
+    assert hints([("X-Treering-Label", f"run {SECRET}!")]) == {"x-treering-label": "run sk-treering-…!"}
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [
+        ("a\tb", "a\tb"), ("b\r\n X-Evil: 1", "b  X-Evil: 1"), ("a\x00\x01\x7fb", "a b"), ("\udce9é ", "\udce9é "),
+        ("\x1b[31m", " [31m"),
+    ],
+)  # fmt: skip
+def test_a_headers_value_is_one_line_both_ways(value: str, sent: str) -> None:
+    assert engine_headers([("X-A", value)], frozenset()) == ([("X-A", sent)], [])
+    assert reply_headers([("X-A", value)]) == [("X-A", sent)]

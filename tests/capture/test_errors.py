@@ -24,3 +24,9 @@ def test_retry_after_is_whole_seconds_and_never_zero() -> None:
     assert EngineError("e", "m", retry_after_s=0.2).headers() == {"Retry-After": "1"}
     assert EngineError("e", "m", retry_after_s=2.1).headers() == {"Retry-After": "3"}
     assert EngineError("e", "m").headers() == {}
+
+
+def test_what_an_error_quotes_holds_no_secret() -> None:
+    secret = "sk-treering-" + "Ab3_x" * 8 + "xyz"
+    error = ClientError("not_found", f"/r/{secret}/v1 is not served.")
+    assert error.message == str(error) == "/r/sk-treering-…/v1 is not served."

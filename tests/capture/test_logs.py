@@ -124,3 +124,19 @@ def test_a_closed_stderr_is_no_error(logged):
     stream.close()
     logs.call_line({"n": 0})
     stop()
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_rollouts_secret_gets_into_a_line_or_a_trace(form, logged):
+    secret = "sk-treering-" + "Ab3_x" * 8 + "xyz"
+
+    def log():
+        try:
+            raise ValueError(f"with {secret}")
+        except ValueError:
+            logging.getLogger("treering").exception("at /r/%s/v1", secret)
+        logs.call_line({"rollout": secret})
+
+    text = "\n".join(logged(form, log))
+    assert secret[12:30] not in text
+    assert text.count("sk-treering-…") == 3

@@ -99,3 +99,9 @@ def test_the_scheme_is_read_without_regard_to_case() -> None:
 )
 def test_a_querys_key_goes_no_further(query: str, left: str) -> None:
     assert without_key(query) == left
+
+
+def test_a_query_that_goes_on_holds_no_secret_anywhere() -> None:
+    secret = "sk-treering-" + "Ab3_x" * 8 + "xyz"
+    quoted = secret.replace("-", "%2D").replace("_", "%5F")
+    assert without_key(f"a=1&x={secret}&{secret}&b=%2F&y={quoted}&k%65y=z") == "a=1&b=%2F"

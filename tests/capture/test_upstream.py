@@ -1,6 +1,7 @@
 """The engine's side of the wire."""
 
 import asyncio
+import contextlib
 
 import pytest
 from aiohttp import web
@@ -10,7 +11,7 @@ from capture.engines.base import Ask, Inquirer
 from capture.engines.llamacpp import Llamacpp
 from capture.engines.vllm import Vllm
 from capture.errors import EngineError
-from capture.upstream import PIECEWISE_FROM, Engine
+from capture.upstream import PIECEWISE_FROM, Engine, whole
 from tests.engine import running
 from tests.faults import faulty
 
@@ -195,3 +196,55 @@ async def test_a_reader_is_told_even_that_the_engine_is_not_there(unused_tcp_por
     assert reader.prompt_ids is None
     assert "answered 502" in reader.undecoded[0]
     await engine.close()
+
+
+@contextlib.asynccontextmanager
+async def asked(handler):
+    runner, url = await answering(handler)
+    engine = await opened(url)
+    try:
+        yield engine
+    finally:
+        await engine.close()
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("code", [101, 600, 999])
+async def test_a_status_that_is_none_is_an_error(code: int) -> None:
+    async def odd(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.write(f"HTTP/1.1 {code} X\r\nContent-Length: 0\r\n\r\n".encode())
+        request.transport.close()
+        return web.Response()
+
+    async with asked(odd) as engine:
+        with pytest.raises(EngineError) as caught:
+            await engine.send("GET", "/x")
+    assert (caught.value.code, caught.value.status) == ("engine_garbled", 502)
+
+
+async def test_what_is_no_http_is_not_quoted() -> None:
+    async def repeats(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.write(b"HTTP/1.1 200 OK\r\nX-Asked: " + request.headers["X-Word"].encode() + b"\0\r\n\r\n")
+        request.transport.close()
+        return web.Response()
+
+    async with asked(repeats) as engine:
+        with pytest.raises(EngineError) as caught:
+            await engine.send("GET", "/x", headers=[("X-Word", "a-word")])
+        assert "a-word" not in caught.value.message + engine.reason + repr(engine)
+
+
+@pytest.mark.parametrize(("size", "fits"), [(100, True), (101, False)])
+async def test_an_answer_is_read_up_to_its_limit(size: int, fits: bool) -> None:
+    async def large(request: web.Request) -> web.Response:
+        return web.Response(body=b"x" * size)
+
+    async with asked(large) as engine:
+        answer = await engine.send("GET", "/x")
+        if fits:
+            assert await whole(answer, 100) == b"x" * size
+        else:
+            with pytest.raises(EngineError, match="larger than 100 bytes"):
+                await whole(answer, 100)
