@@ -139,7 +139,9 @@ def finish(db: apsw.Connection, rollout: str, records: Sequence[Record], canonic
         return
     calls = [record.call for record in records]
     if any(call.ended is None for call in calls):
-        ended = query.value(db, "UPDATE rollout SET tick = tick + 1 WHERE key = ? RETURNING tick - 1", (key,))
+        arrived = max(call.arrived for call in calls)
+        after = "UPDATE rollout SET tick = max(tick, ? + 1) + 1 WHERE key = ? RETURNING tick - 1"
+        ended = query.value(db, after, (arrived, key))
         calls = [msgspec.structs.replace(call, ended=ended) if call.ended is None else call for call in calls]
     more_sampled = more_tokens = 0
     for call, record in zip(calls, records, strict=True):

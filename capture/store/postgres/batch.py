@@ -205,8 +205,8 @@ class Batch:
             ended = row.call.ended
             if ended is None:
                 if given is None:
-                    given = rollout.tick
-                    rollout.tick += 1
+                    given = max(rollout.tick, row.call.arrived + 1)
+                    rollout.tick = given + 1
                 ended = given
             call = self._calls[rollout.key, row.call.n]
             # One that was thought dead and ended after all was counted before.

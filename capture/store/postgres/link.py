@@ -154,7 +154,7 @@ class Link:
             "application_name": "treering",
             "search_path": "treering",
             "synchronous_commit": _SYNCHRONOUS[durability],
-            "statement_timeout": f"{int(COMMAND_S * 1000) - 1000}",
+            "statement_timeout": f"{int(COMMAND_S * 900)}",
             "lock_timeout": f"{int(LOCK_S * 1000)}",
             "idle_in_transaction_session_timeout": f"{int(IDLE_S * 1000)}",
             "jit": "off",

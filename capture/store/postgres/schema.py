@@ -15,7 +15,7 @@ from __future__ import annotations
 from capture.errors import StoreError
 from capture.store.postgres.driver import Connection
 
-VERSION = 1
+VERSION = 2
 """Version of the format on PostgreSQL; it climbs by itself, not with the file's."""
 
 LOCKS = 0x54524E47
@@ -191,7 +191,17 @@ END
 $$;
 """
 
-STEPS: tuple[str, ...] = (_FIRST,)
+# 1 → 2. What a rollout's tool servers keep with it.
+_SECOND = """
+CREATE TABLE state (
+  rollout bigint PRIMARY KEY REFERENCES rollout ON DELETE CASCADE,
+  version bigint NOT NULL,
+  changed_at text COLLATE "C" NOT NULL,
+  data bytea NOT NULL
+);
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SECOND)
 """`STEPS[i]` takes a database from version i to i + 1."""
 
 assert len(STEPS) == VERSION

@@ -22,9 +22,21 @@ from typing import Any, Literal, TypeVar
 
 from capture import clock
 from capture.errors import StoreError
-from capture.store.base import Arrival, Durability, EngineState, Entry, Exchange, Page, Parts, Query, Record, Spool
+from capture.store.base import (
+    Arrival,
+    Durability,
+    EngineState,
+    Entry,
+    Exchange,
+    Page,
+    Parts,
+    Query,
+    Record,
+    Spool,
+    State,
+)
 from capture.store.canonical import Canonical
-from capture.store.postgres import calls, leases, link, rollouts, schema
+from capture.store.postgres import calls, leases, link, rollouts, schema, states
 from capture.store.postgres.driver import Connection, Pool
 from capture.store.postgres.leases import BEAT_S, LEASE_S, Lease
 from capture.store.postgres.link import ACQUIRE_S, COMMAND_S, Address, Link, Sort
@@ -68,8 +80,9 @@ class PostgresStore:
         self._beating: asyncio.Task[None] | None = None
         # The starts of running calls, by rollout and number, as handed over.
         self._begun: dict[tuple[str, int], Op] = {}
-        # Arrivals whose answer never came, by their token.
+        # Arrivals whose answer never came, by their token, and calls whose end could not be stored.
         self._doubtful: list[bytes] = []
+        self._unstored: list[tuple[str, int]] = []
         # Rollout and number of the calls of dead processes that this one ended.
         self.recovered: tuple[tuple[str, int], ...] = ()
 
@@ -253,9 +266,7 @@ class PostgresStore:
             await self._writer.run(Finish(rollout=rollout, records=records))
         except StoreError:
             # It runs no more, whatever is known of it; else a close would wait for it.
-            ended = [(rollout, record.call.n) for record in records]
-            if self._pool is not None:
-                self._writer.submit(lambda db: leases.abort(db, ended), keep=True)
+            self._unstored += [(rollout, record.call.n) for record in records]
             raise
 
     async def abort(self, calls: Sequence[tuple[str, int]]) -> None:
@@ -300,6 +311,19 @@ class PostgresStore:
     async def notices(self, rollout: str) -> list[Notice]:
         """Return a rollout's notices in the order in which they came."""
         return await self._read(lambda db: calls.notices(db, rollout))
+
+    async def state(self, rollout: str) -> State | None:
+        """Return the state of a rollout's tool servers; None if there is no such rollout."""
+        return await self._read(lambda db: states.get(db, rollout))
+
+    async def set_state(
+        self, rollout: str, body: bytes, *, at: str, owner: bytes | None = None, expected: frozenset[int] | None = None
+    ) -> State | None:
+        """Set that state, if it is as expected, and return it as it now is; see `Store`."""
+        state: State | None = await self._writer.run(
+            lambda db: states.put(db, rollout, body, at=at, owner=owner, expected=expected)
+        )
+        return state
 
     async def flush(self) -> None:
         """Return when all that was handed over is committed; after a failure, try whether writes work again.
@@ -355,14 +379,13 @@ class PostgresStore:
                 _log.warning("%s: no heartbeat: %s", self.where, self._address.sentence(error))
 
     async def _bury(self, db: Connection) -> None:
-        """End the calls of the dead, and arrivals that nobody heard of."""
-        if self._doubtful:
-            lost, self._doubtful = self._doubtful, []
-            try:
+        """End the calls of the dead, and those of ours that nobody will end."""
+        lost, unstored = list(self._doubtful), list(self._unstored)
+        if lost or unstored:
+            async with db.transaction():
+                await leases.abort(db, unstored)
                 await db.execute("DELETE FROM running WHERE token = ANY($1::bytea[])", lost)
-            except BaseException:
-                self._doubtful += lost
-                raise
+            del self._doubtful[: len(lost)], self._unstored[: len(unstored)]
         for name in await self._lease.dead(db):
             async with db.transaction():
                 ended = await leases.recover(db, name)

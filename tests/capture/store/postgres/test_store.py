@@ -336,6 +336,7 @@ async def test_a_finish_that_failed_leaves_nothing_running(database, monkeypatch
             # A record that can't be written: a bug, and no fault of the store's.
             await store.finish("r", [done(at.n, at.arrived, choice=2**40)])
         assert store.failure is None
+        await store._ask(store._bury)
         assert await store.running() == []
         (found,) = await store.calls("r")
         assert (found.status, listed(found.sampled_ids)) == ("aborted", [2])
