@@ -1,17 +1,20 @@
 """Keys: whose they are, what wrong ones cost, and what is said of one that an agent prints."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from capture import keys
 from capture.throttle import BURST
 from tests.engine import whole
 from tests.house import ASK, House, house
+from tests.playbook import case
 from tests.wire import WireEngine, wire, wired
 
 
@@ -272,3 +275,39 @@ async def test_no_header_with_a_secret_goes_to_the_engine_or_into_the_record(eng
     call = await home.call(rollout, 0)
     assert call["hints"]["x-treering-label"] == "run sk-treering-…"
     assert rollout["secret"] not in json.dumps(call)
+
+
+async def test_case_56_a_secret_opens_its_rollout_wherever_it_stands_and_goes_no_further(
+    engine: WireEngine, home: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = case(56)
+    expected = found["expected"]
+    rollout = await home.rollout()
+
+    def spelt(text: str) -> str:
+        return text.replace(expected["upstream_never_contains"], rollout["secret"])
+
+    engine.reply = says("fine")
+    with caplog.at_level(logging.DEBUG):
+        for request in found["requests"]:
+            path = spelt(request.get("path", "/v1/chat/completions"))
+            headers = {name: spelt(value) for name, value in request["headers"].items()}
+            body = ASK if "path" not in request else {"contents": [{"parts": [{"text": "Hello"}]}]}
+            url = URL(home.appliance.data_url + path, encoded=True)
+            async with home.session.post(url, json=body, headers=headers) as answer:
+                await answer.read()
+                assert answer.status == 200
+        seen = len(engine.seen)
+        for headers in ({}, {"Authorization": "Bearer S3CRET"}):
+            url = URL(home.appliance.data_url + "/v1/chat/completions")
+            async with home.session.post(url, json=ASK, headers=headers) as answer:
+                assert answer.status == expected["missing_or_unknown"]
+        assert len(engine.seen) == seen
+    await home.idle(rollout)
+    graph = await home.graph(rollout)
+    assert (len(graph["calls"]) == len(found["requests"])) == expected["all_map_to_same_rollout"]
+    assert not any(rollout["secret"] in str(each) for each in engine.seen)
+    written = [json.dumps(graph), json.dumps(await home.control("GET", f"/rollouts/{rollout['id']}/sequences?open=1"))]
+    written += [json.dumps(await home.call(rollout, n)) for n in range(len(graph["calls"]))]
+    for text in (*written, caplog.text):
+        assert rollout["secret"] not in text
