@@ -39,6 +39,13 @@ def impatient(monkeypatch):
     monkeypatch.setattr(store_module, "PATIENCE_S", 0.0)
 
 
+@pytest.fixture
+def patient(monkeypatch):
+    """However long a busy machine takes to start a PostgreSQL."""
+    monkeypatch.setattr(writer_module, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(store_module, "PATIENCE_S", 60.0)
+
+
 def record(n, **fields):
     return ended(call(n, BODY), BODY, **{"ended": None, "sampled_ids": ids(n)} | fields)
 
@@ -58,6 +65,7 @@ def test_there_is_a_postgresql():
 # -- killed
 
 
+@pytest.mark.usefixtures("patient")
 async def test_what_waits_while_postgresql_is_killed_and_back_is_written(server, mortal):
     store = await opened(mortal)
     await store.add([entry("r")])
