@@ -16,7 +16,7 @@ from capture.processes import records
 from capture.processes.channel import Handler, Hearer
 from capture.processes.records import PackedCall, PackedEntry, PackedExchange, PackedRecord, PackedSpool
 from capture.processes.remote import PackedArrival, PackedPage
-from capture.store.base import Query, Store
+from capture.store.base import Query, State, Store
 from capture.store.canonical import Canonical
 
 _log = logging.getLogger("treering")
@@ -64,6 +64,8 @@ class Desk:
             "calls": _typed(tuple[str, int, int | None], self._calls),
             "exchange": _typed(tuple[str, int], self._exchange),
             "notices": _typed(str, self._notices),
+            "state": _typed(str, store.state),
+            "set_state": _typed(tuple[str, bytes, str, bytes | None, list[int] | None], self._set_state),
             "flush": _typed(type(None), lambda _: store.flush()),
         }
 
@@ -120,6 +122,11 @@ class Desk:
 
     async def _notices(self, rollout: str) -> list[str]:
         return [records.pack_notice(each) for each in await self._store.notices(rollout)]
+
+    async def _set_state(self, asked: tuple[str, bytes, str, bytes | None, list[int] | None]) -> State | None:
+        rollout, body, at, owner, versions = asked
+        expected = None if versions is None else frozenset(versions)
+        return await self._store.set_state(rollout, body, at=at, owner=owner, expected=expected)
 
     def _begin(self, body: msgspec.Raw) -> None:
         rollout, call, passed = msgspec.msgpack.decode(body, type=tuple[str, PackedCall, PackedExchange])

@@ -19,7 +19,7 @@ from capture.errors import CaptureError, StoreError
 from capture.processes import records
 from capture.processes.channel import Channel, GoneError, unpack
 from capture.processes.records import PackedCall, PackedEntry, PackedExchange
-from capture.store.base import Arrival, EngineState, Entry, Exchange, Page, Parts, Query, Record, Spent, Spool
+from capture.store.base import Arrival, EngineState, Entry, Exchange, Page, Parts, Query, Record, Spent, Spool, State
 from capture.store.canonical import Canonical
 from graph.records import Call, Notice, Stop
 
@@ -191,6 +191,19 @@ class RemoteStore:
         """Return a rollout's notices in the order in which they came."""
         found = unpack(await self._ask("notices", rollout), list[str])
         return [records.notice(each) for each in found]
+
+    async def state(self, rollout: str) -> State | None:
+        """Return the state of a rollout's tool servers; None if there is no such rollout."""
+        found: State | None = msgspec.msgpack.decode(await self._ask("state", rollout), type=State | None)
+        return found
+
+    async def set_state(
+        self, rollout: str, body: bytes, *, at: str, owner: bytes | None = None, expected: frozenset[int] | None = None
+    ) -> State | None:
+        """Set that state, if it is as expected, and return it as it now is; see `Store`."""
+        asked = (rollout, body, at, owner, None if expected is None else sorted(expected))
+        found: State | None = msgspec.msgpack.decode(await self._ask("set_state", asked), type=State | None)
+        return found
 
     async def flush(self) -> None:
         """Return when all that was handed over is committed. Raises `StoreError` while the store can't be written."""

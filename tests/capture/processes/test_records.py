@@ -47,6 +47,18 @@ def test_messages_of_their_own_pass_whole():
     assert plain(found.call) == plain(ended(one, b"not json").call)
 
 
+def test_a_long_conversation_passes_once_though_it_is_held_in_pieces_and_was_sent_on():
+    said = [f"{n} " + "long " * 200 for n in range(40)]
+    body, sent = request(*said), request(*said, return_token_ids=True)
+    one = call(0, body)
+    taken = parts(body, one.messages)
+    given = ended(one, body, sent=sent, parts=msgspec.structs.replace(taken, sent=parts(sent, ()).fields))
+    packed = msgspec.msgpack.encode(records.pack_records([given]))
+    assert len(packed) < 1.2 * len(body)
+    (found,) = across([given])
+    assert found.exchange == given.exchange
+
+
 def test_choices_share_one_exchange():
     body = request("hi")
     passed = Exchange(request=body)
@@ -62,7 +74,9 @@ def test_messages_that_did_not_come_along_are_missed():
     with pytest.raises(ValueError, match="messages that did not come"):
         records.call(msgspec.structs.replace(packed, messages=1))
     with pytest.raises(ValueError, match="no canonical form"):
-        records.parts(records.PackedParts({}, [b"{"], [digest(b"{")], None), Canonical())
+        records.parts(records.PackedParts({}, [b"{"], [digest(b"{")], None), Canonical(), b"{}")
+    with pytest.raises(ValueError, match="a piece of a body"):
+        records.parts(records.PackedParts({"x": (0, 9)}, [], [], None), Canonical(), b"{}")
 
 
 def test_a_rollout_passes_with_all_that_was_registered():

@@ -1,14 +1,14 @@
 """A worker's store is a store: whatever order of writes, read back over a channel as it was written."""
 
 import asyncio
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from capture.errors import ClientError, StoreError
-from capture.store.base import Delta, EngineState, Query, Spool
+from capture.store.base import Delta, EngineState, Query, Spool, State
 from graph.records import Notice
 from tests.capture.processes.pairs import PairedStore
 from tests.capture.store.samples import NOW, call, ended, entry, ids, listed, logprobs, plain, request
@@ -19,12 +19,12 @@ class RemoteMachine(StoreMachine):
     """The store's own machine, with a channel between the hand and the file."""
 
     def open(self) -> None:
-        self.store = PairedStore(Path(self.folder.name) / "t.db", durability="none")
+        self.store = PairedStore(self.place.path, durability="none")
         self.loop.run(self.store.open())
 
 
-TestRemote = RemoteMachine.TestCase
-TestRemote.settings = settings(max_examples=15, stateful_step_count=30, deadline=None)
+def test_any_order_of_writes_reads_back_over_a_channel_as_the_model_says():
+    run_state_machine_as_test(RemoteMachine, settings=settings(max_examples=15, stateful_step_count=30, deadline=None))
 
 
 @pytest.fixture
@@ -71,6 +71,17 @@ async def test_a_sealed_rollout_takes_no_call_and_says_whether_to_cut(store):
     assert await store.arrive("r", choices=1, started_at=NOW) is None
     await store.seal("r", cut=True)
     assert await store.sealed() == {"r": True}
+
+
+async def test_a_state_passes_and_so_does_its_refusal(store):
+    assert await store.state("r") == State()
+    kept = await store.set_state("r", b"[1]", at=NOW, owner=b"tools of r", expected=frozenset({0, 1}))
+    assert kept == State(version=1, body=b"[1]", changed_at=NOW) == await store.state("r")
+    with pytest.raises(ClientError, match="has changed") as refused:
+        await store.set_state("r", b"2", at=NOW, expected=frozenset({0}))
+    assert (refused.value.code, refused.value.status) == ("state_changed", 412)
+    assert await store.set_state("r", b"2", at=NOW, owner=b"other") is None
+    assert await store.state("gone") is None
 
 
 async def test_stops_holds_and_versions_pass(store):
