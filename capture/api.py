@@ -74,6 +74,7 @@ def routes(appliance: Appliance) -> list[web.RouteDef]:
         web.get("/sequences", api.bulk),
         web.get("/rollouts/{id}/replay", api.replay),
         web.get("/rollouts/{id}/replay/{k}", api.seed),
+        web.get("/rollouts/{id}/state", api.state),
         web.get("/tunnels", api.tunnels),
         web.get("/rollouts/{id}/calls", api.calls),
         web.get("/rollouts/{id}/calls/{n}", api.call),
@@ -201,6 +202,12 @@ class _Api:
         form = await resume.seed(
             self._appliance.store, graph, request.match_info["k"], instruction=asked.get("instruction")
         )
+        return answers.answer(request, form)
+
+    async def state(self, request: web.Request) -> web.StreamResponse:
+        answers.query(request, {})
+        kept = await self._appliance.rollouts.state_of(request.match_info["id"])
+        form = {"state": answers.passed(kept.body), "version": kept.version, "changed_at": kept.changed_at}
         return answers.answer(request, form)
 
     async def close(self, request: web.Request) -> web.StreamResponse:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from capture import api, certificates, clock, exposure, guard, keys, listener, logs, mending, paths, relay
+from capture import api, certificates, clock, exposure, guard, keys, listener, logs, mending, paths, relay, tools
 from capture.calls import Calls
 from capture.client import find_key
 from capture.dialects.base import Dialect, Target
@@ -360,7 +360,8 @@ class Appliance:
             if route.kind == "health":
                 return web.json_response({"ok": True, "nonce": self.nonce})
             secret = paths.find_secret(headers, incoming.query_string, route)
-            live = await self._gate.admit(secret, incoming.remote)
+            for_tools = route.kind in ("state", "task")
+            live = await self._gate.admit(secret, incoming.remote, whose="tools" if for_tools else "agent")
             listener.prove(incoming)
             return await self._serve(incoming, live, route, dialect)
         except TreeringError as error:
@@ -398,6 +399,8 @@ class Appliance:
             query = paths.without_key(incoming.rel_url.raw_query_string)
             where = f"{route.target}?{query}" if query else route.target
             return await relay.forward(self._calls, incoming, live, where, max_body=limit)
+        if route.kind in ("state", "task"):
+            return await tools.serve(self.rollouts, incoming, live, route.kind)
         if route.kind == "models":
             names = dict.fromkeys([*filter(None, [live.rules.model]), *self.fleet.models])
             return _json(dialect.models([self._card(name) for name in names]))

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from capture import keys
 from capture.errors import ClientError
 from capture.live import Live
-from capture.rollouts import Rollouts, unknown_key
+from capture.rollouts import Owner, Rollouts, unknown_key
 from capture.throttle import Throttle
 
 REFUSED = 8_192
@@ -44,11 +44,11 @@ class Gate:
     def __repr__(self) -> str:
         return f"<Gate {len(self._refused)} refused, {self._throttle!r}>"
 
-    async def admit(self, secret: str | None, address: str | None) -> Live:
-        """Return the rollout that a secret opens, shown from an address.
+    async def admit(self, secret: str | None, address: str | None, *, whose: Owner = "agent") -> Live:
+        """Return the rollout that a secret of this owner opens, shown from an address.
 
         Raises `ClientError`: 401 `invalid_api_key` (with a time after which to try again, where the address has shown
-        too many wrong ones), 403 `tools_secret`.
+        too many wrong ones), 403 `tools_secret` or `agent_secret` for the other owner's.
         """
         digest = keys.digest(secret) if secret else None
         try:
@@ -56,9 +56,9 @@ class Gate:
                 self._refused.move_to_end(digest)
                 raise unknown_key()
             if digest is None or self._rollouts.knows(digest) or not self._throttle.is_spent(address, self._now()):
-                return await self._rollouts.admit(secret)
+                return await self._rollouts.admit(secret, whose)
             async with self._line:
-                return await self._rollouts.admit(secret)
+                return await self._rollouts.admit(secret, whose)
         except ClientError as error:
             if error.status == 401:
                 self._failed(digest, address, error)

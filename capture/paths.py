@@ -16,7 +16,7 @@ import msgspec
 
 from capture import keys
 
-Kind = Literal["call", "count", "stored", "models", "model", "relay", "health", "unknown"]
+Kind = Literal["call", "count", "stored", "models", "model", "relay", "state", "task", "health", "unknown"]
 
 # The last segments of a POST → what it is, and in which dialect.
 _POST: dict[tuple[str, ...], tuple[Kind, str]] = {
@@ -31,6 +31,12 @@ _GEMINI: dict[str, tuple[Kind, bool | None]] = {
     "generateContent": ("call", False),
     "streamGenerateContent": ("call", True),
     "countTokens": ("count", None),
+}
+# Method and last segment, for a rollout's tool servers.
+_FOR_TOOLS: dict[tuple[str, ...], Kind] = {
+    ("GET", "state"): "state",
+    ("PUT", "state"): "state",
+    ("GET", "task"): "task",
 }
 RELAYED: tuple[tuple[str, str], ...] = (
     ("POST", "/tokenize"),
@@ -96,6 +102,8 @@ def _located(method: str, segments: tuple[str, ...], spoken: str, allowed: tuple
             return Route(kind="model", dialect=spoken, target=name)
         if segments[-2:-1] == ("responses",):
             return Route(kind="stored", dialect="responses", target=unquote(segments[-1]))
+    if (method, *segments[-1:]) in _FOR_TOOLS:
+        return Route(kind=_FOR_TOOLS[method, segments[-1]], dialect=spoken)
     for verb, path in (*RELAYED, *((method, path) for path in allowed)):
         wanted = tuple(part for part in path.split("/") if part)
         if verb == method and wanted and segments[-len(_bare(wanted)) :] == _bare(wanted):

@@ -19,10 +19,13 @@ from capture.live import Live
 from capture.pinning.memory import Memory
 from capture.reach import Reach, Wish
 from capture.registration import Defaults, Place
-from capture.store.base import Arrival, Entry, Page, Query, Store
+from capture.store.base import Arrival, Entry, Page, Query, State, Store
 from graph import graph
 from graph.records import Notice, Stop
 from graph.roles import overruling
+
+Owner = Literal["agent", "tools"]
+"""Whose secret one is."""
 
 LOOK_EVERY_S = 30.0
 """Between two looks at rollouts at rest."""
@@ -75,11 +78,12 @@ class Rollouts:
 
     # What the data plane asks
 
-    async def admit(self, secret: str | None) -> Live:
-        """Return the rollout that a secret opens.
+    async def admit(self, secret: str | None, whose: Owner = "agent") -> Live:
+        """Return the rollout that a secret of this owner opens.
 
         Raises `ClientError`: 401 `invalid_api_key` for one that is missing, unknown, closed or expired; 403
-        `tools_secret` for a tool server's secret, which may not sample.
+        `tools_secret` for a tool server's secret, which may not sample, and `agent_secret` for an agent's, which may
+        not see what tool servers keep.
         """
         if not secret:
             raise ClientError(
@@ -104,7 +108,14 @@ class Rollouts:
         mine = live.entry.secret if kind == "agent" else live.entry.tools_secret
         if not hmac.compare_digest(mine, digest):
             raise unknown_key()
-        if kind == "tools":
+        if kind != whose:
+            if kind == "agent":
+                raise ClientError(
+                    "agent_secret",
+                    "This key is an agent's; /state and /task are for its tool servers.",
+                    hint="Give the tool server the rollout's `tools_secret`, and the agent its `secret` alone.",
+                    status=403,
+                )
             raise ClientError(
                 "tools_secret",
                 "This key is a tool server's; it can't call the model.",
@@ -154,6 +165,23 @@ class Rollouts:
             self._forget(live)
             raise unknown_key()
         live.entry = entry
+
+    async def state(self, live: Live) -> State:
+        """Return what a rollout's tool servers keep with it. Raises `ClientError` 401 when it is closed."""
+        found = await self._store.state(live.id)
+        # Looked at behind the read: what was read is then this rollout's, and not that of a later one of its name.
+        await self.fresh(live)
+        if found is None or live.sealed:
+            raise unknown_key()
+        return found
+
+    async def set_state(self, live: Live, body: bytes, *, expected: frozenset[int] | None) -> State:
+        """Set it, if its version is one of those. Raises `ClientError`: 412 `state_changed`, 401 when it is closed."""
+        owner = live.entry.tools_secret
+        found = await self._store.set_state(live.id, body, at=clock.now(), owner=owner, expected=expected)
+        if found is None:
+            raise unknown_key()
+        return found
 
     async def stop(self, live: Live, n: int, limit: str) -> bool:
         """Note that a call met a limit; True while the agent is to get a last reply, False when an error is due."""
@@ -262,6 +290,11 @@ class Rollouts:
         if name in self._lost:
             entry = msgspec.structs.replace(entry, rollout=msgspec.structs.replace(entry.rollout, incomplete=True))
         return entry
+
+    async def state_of(self, name: str) -> State:
+        """Return what a rollout's tool servers keep with it, also once it is closed. Raises `ClientError` 404."""
+        await self.entry(name)
+        return await self._store.state(name) or State()
 
     async def page(self, query: Query) -> Page:
         """Return a page of rollouts."""

@@ -14,7 +14,7 @@ import msgspec
 
 from graph.records import Call, FloatArray, IntArray, Message, Notice, Rollout, Stop
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Version of the stored format; a store with a higher one is refused, a lower one climbs the ladder of migrations."""
 
 Durability = Literal["process", "power", "none"]
@@ -153,6 +153,17 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     new_tokens: int = 0
     # UTC, ISO 8601; the arrival that asks included.
     first_call_at: str | None = None
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rollout's tool servers keep with it."""
+
+    # Grows by one with each change; 0: nothing was set.
+    version: int = 0
+    # JSON, as it was sent.
+    body: bytes = b"null"
+    # UTC, ISO 8601.
+    changed_at: str | None = None
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
@@ -294,6 +305,19 @@ class Store(Protocol):
     async def exchange(self, rollout: str, n: int) -> Exchange | None: ...
 
     async def notices(self, rollout: str) -> list[Notice]: ...
+
+    async def state(self, rollout: str) -> State | None:
+        """Return the state of a rollout's tool servers; None if there is no such rollout."""
+
+    async def set_state(
+        self, rollout: str, body: bytes, *, at: str, owner: bytes | None = None, expected: frozenset[int] | None = None
+    ) -> State | None:
+        """Set that state in one atomic step, and return it as it now is, committed.
+
+        `owner`: the digest of the tools' secret that must still open the rollout; None when the rollout is gone, sealed
+        or closed, or is another's by now. Raises `ClientError` 412 `state_changed` unless its version is one of those
+        `expected` (None: any).
+        """
 
     async def flush(self) -> None:
         """Return when all that was handed over is committed."""

@@ -167,7 +167,17 @@ CREATE TABLE arrival (
 CREATE TABLE engine (name TEXT PRIMARY KEY, held INTEGER NOT NULL, version TEXT) WITHOUT ROWID;
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SECOND)
+# 2 → 3. What a rollout's tool servers keep with it.
+_THIRD = """
+CREATE TABLE state (
+  rollout INTEGER PRIMARY KEY REFERENCES rollout ON DELETE CASCADE,
+  version INTEGER NOT NULL,
+  changed_at TEXT NOT NULL,
+  data BLOB NOT NULL
+);
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
 """`STEPS[i]` takes a file from version i to i + 1."""
 
 assert len(STEPS) == FORMAT_VERSION

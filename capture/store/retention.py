@@ -148,7 +148,7 @@ async def archive(store: Store, entry: Entry, folder: Path) -> Path:
 
 
 async def _copy(store: Store, entry: Entry, kept: Store) -> None:
-    """Write a rollout into another store as it is in this one: records, what passed, and notices."""
+    """Write a rollout into another store as it is in this one: records, what passed, notices, state."""
     name = entry.rollout.id
     await kept.delete(name)
     await kept.add([entry])
@@ -162,6 +162,8 @@ async def _copy(store: Store, entry: Entry, kept: Store) -> None:
         after = calls[-1].n
     for notice in await store.notices(name):
         kept.notice(name, notice)
+    if (state := await store.state(name)) is not None and state.changed_at is not None:
+        await kept.set_state(name, state.body, at=state.changed_at)
     await kept.flush()
 
 

@@ -25,8 +25,20 @@ import apsw
 
 from capture import clock
 from capture.errors import StoreError
-from capture.store import answers, migrations, query, reads, tally, writes
-from capture.store.base import Arrival, Durability, EngineState, Entry, Exchange, Page, Parts, Query, Record, Spool
+from capture.store import answers, migrations, query, reads, states, tally, writes
+from capture.store.base import (
+    Arrival,
+    Durability,
+    EngineState,
+    Entry,
+    Exchange,
+    Page,
+    Parts,
+    Query,
+    Record,
+    Spool,
+    State,
+)
 from capture.store.canonical import Canonical
 from capture.store.lock import Lock
 from capture.store.writer import Op, Writer
@@ -283,6 +295,19 @@ class SqliteStore:
     async def notices(self, rollout: str) -> list[Notice]:
         """Return a rollout's notices in the order in which they came."""
         return await self._read(lambda db: reads.notices(db, rollout))
+
+    async def state(self, rollout: str) -> State | None:
+        """Return the state of a rollout's tool servers; None if there is no such rollout."""
+        return await self._read(lambda db: states.get(db, rollout))
+
+    async def set_state(
+        self, rollout: str, body: bytes, *, at: str, owner: bytes | None = None, expected: frozenset[int] | None = None
+    ) -> State | None:
+        """Set that state, if it is as expected, and return it as it now is; see `Store`."""
+        state: State | None = await self._writer.run(
+            lambda db: states.put(db, rollout, body, at=at, owner=owner, expected=expected)
+        )
+        return state
 
     async def flush(self) -> None:
         """Return when all that was handed over is committed; after a failure, try whether writes work again.

@@ -29,7 +29,7 @@ class Rollouts:
     def stranger(self) -> None:
         self.strangers += 1
 
-    async def admit(self, secret: str | None):
+    async def admit(self, secret: str | None, whose: str = "agent"):
         self.looked.append(secret)
         self.inside += 1
         self.most = max(self.most, self.inside)

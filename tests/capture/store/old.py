@@ -1,6 +1,7 @@
-"""The rollout that lies in `files/v….sql`, one file a version of the stored format.
+"""The rollout that lies in `files/v….sql` and `files/postgres-v….sql`, one file a version of each stored format.
 
     python -m tests.capture.store.old > tests/capture/store/files/v1.sql
+    python -m tests.capture.store.old postgres > tests/capture/store/files/postgres-v1.sql
 
 writes the file of the present version. It is run once a version, when that version is released, and never again: what
 a later version reads is what the earlier one wrote.
@@ -12,7 +13,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apsw.shell
 import numpy as np
@@ -21,9 +22,13 @@ from capture.store.base import Delta, Exchange, Record
 from graph.records import Notice
 from tests.capture.store.samples import NOW, call, ended, entry, ids, open_at, request
 
+if TYPE_CHECKING:
+    from tests.postgres import Server
+
 TOOLS = [{"type": "function", "function": {"name": "f", "description": "d" * 300}}]
 FIRST = request("hi", tools=TOOLS, seed=10**20)
 SECOND = request("hi", "hello", "more", tools=TOOLS)
+STATE = b'{"board": [1, 2.50]}'
 DELIVERED_AT = "2026-01-01T00:00:01.000Z"
 
 
@@ -50,14 +55,19 @@ def records() -> list[Record]:
 
 
 async def write(path: Path) -> None:
-    """Write the rollout into a store."""
-    store = open_at(path)
+    """Write the rollout into a file."""
+    await fill(open_at(path))
+
+
+async def fill(store: Any) -> None:
+    """Open a store, write the rollout into it, and close it."""
     await store.open()
     await store.add([entry("old", group="g", labels={"split": "train"}, task="say hi")])
     for record in records():
         await store.finish("old", [record])
     store.deliver("old", [0], delivered=True, at=DELIVERED_AT)
     store.notice("old", Notice(code="request_refused", at=NOW, calls=(1,), data={"field": "priority"}))
+    await store.set_state("old", STATE, at=NOW)
     await store.change("old", {"state": "closed", "reward": 1.0, "roles": {0: "main"}})
     await store.close()
 
@@ -75,7 +85,28 @@ def dump(path: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def dump_database(server: "Server", url: str) -> str:
+    """A database as SQL, without what differs from one machine or one version of PostgreSQL to the next."""
+    out = server.run("pg_dump", "--schema=treering", "--inserts", "--no-owner", "--no-comments", url)
+    left_out = ("--", "\\", "SET ", "SELECT pg_catalog.set_config")
+    return "\n".join(line for line in out.splitlines() if line and not line.startswith(left_out)) + "\n"
+
+
+def present_of_postgres() -> str:
+    """The database of the present version."""
+    from tests.capture.store.places import DatabasePlace
+    from tests.postgres import Server
+
+    with Server.running() as server:
+        url = asyncio.run(server.database())
+        asyncio.run(fill(DatabasePlace(url).store()))
+        return dump_database(server, url)
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["postgres"]:
+        sys.stdout.write(present_of_postgres())
+        sys.exit()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.db"
         asyncio.run(write(path))
