@@ -147,7 +147,11 @@ TABLE: tuple[Setting, ...] = (
         metavar="FILE",
         help="Speak TLS on both addresses, with the certificate in this PEM file and those that vouch for it.",
     ),
-    Setting(name="tls_key", metavar="FILE", help="The certificate's private key, PEM, unencrypted."),
+    Setting(
+        name="tls_key",
+        metavar="FILE",
+        help="The certificate's private key, PEM, unencrypted. Default: it is in the certificate's file.",
+    ),
     Setting(
         name="store",
         default="sqlite:///treering.db",
@@ -473,8 +477,8 @@ def _check(settings: Settings) -> None:
         raise UsageError(f"--no-admin-key works on loopback only, and {host} is not", hint=hint)
     if settings.admin_key is not None and not is_key(settings.admin_key):
         raise UsageError("TREERING_ADMIN_KEY is no key", hint="it must be printable ASCII, without spaces")
-    if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise UsageError("--tls-cert and --tls-key go together", hint="give both, or neither")
+    if settings.tls_key is not None and settings.tls_cert is None:
+        raise UsageError("--tls-key goes with --tls-cert", hint="give both, or neither")
     for i, prefix in enumerate(settings.allow_engine, 1):
         try:
             allowlist.read(prefix)
