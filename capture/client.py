@@ -127,6 +127,8 @@ class Client:
 
     def _silent(self, error: Exception) -> UsageError:
         hint = "is `treering serve` running there? --url names its control plane"
+        if isinstance(error, ssl.SSLError):
+            hint = "if its certificate is one of your own, name it: --tls-cert FILE"
         return UsageError(f"no answer from {self.url}: {error or type(error).__name__}", hint=hint)
 
     def _connection(self, timeout: float) -> http.client.HTTPConnection:

@@ -37,7 +37,8 @@ def exposed(settings: Settings) -> list[Exposed]:
 
 def files(settings: Settings) -> Iterator[Exposed]:
     """Yield files that others may read although they hold keys, or what agents said."""
-    keys = [settings.admin_key_file, settings.tls_key, *(item.partition("=")[2] for item in settings.engine_key_file)]
+    tls = settings.tls_key or settings.tls_cert
+    keys = [settings.admin_key_file, tls, *(item.partition("=")[2] for item in settings.engine_key_file)]
     if not settings.admin_key_file and not settings.admin_key:
         keys.append(str(key_path(settings.store)))
     for path in filter(None, keys):

@@ -113,8 +113,14 @@ def test_files_of_no_use_are_named_and_none_is_quoted(which: str, made: tuple[st
     assert "word-of-the-key" not in f"{caught.value.message} {caught.value.hint}"
 
 
-def test_the_two_go_together() -> None:
-    for flags in ({"tls_cert": "a"}, {"tls_key": "a"}):
-        with pytest.raises(UsageError, match="go together"):
-            load(flags, {})
+def test_a_key_needs_a_certificate_and_may_lie_in_its_file(made: tuple[str, str], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="goes with"):
+        load({"tls_key": "a"}, {})
     assert load({"tls_cert": "a", "tls_key": "b"}, {}).tls_key == "b"
+    # The command line needs the certificate alone, to trust it.
+    assert load({"tls_cert": "a"}, {}).tls_key is None
+    both = tmp_path / "both.pem"
+    both.write_text(Path(made[0]).read_text() + Path(made[1]).read_text())
+    assert certificates.serving(Settings(tls_cert=str(both))) is not None
+    with pytest.raises(UsageError):
+        certificates.serving(Settings(tls_cert=made[0]))
