@@ -254,9 +254,11 @@ async def _made(rollouts: Readable, name: str, asked: Asked, shape: Shape) -> Ma
             piece=await asyncio.to_thread(lambda: shape(exports.form(graph, asked.wanted, opened=asked.opened)))
         )
     except ClientError as error:
+        refusal: TreeringError = error
+    except StoreError as error:
+        # Damage in one rollout, if the store answers otherwise; else this raises too, and the answer is cut.
+        await rollouts.page(Query(limit=1))
         refusal = error
-    except StoreError:
-        raise
     except Exception:  # noqa: BLE001  one rollout's fault must not hide the others; it is logged, and its line says so
         _log.exception("rollout %s can't be exported as %s", name, asked.wanted.format)
         refusal = ClientError("internal", f"Treering failed at rollout {name}.", hint="Its log says more.", status=500)

@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 
 from capture import answers
-from capture.errors import ClientError
+from capture.errors import ClientError, TreeringError
 from capture.formats import FORMATS, Format
 from capture.values import nearest
 from graph import sequences, tree
@@ -197,7 +197,7 @@ def emptiness(graph: Graph, made: Sequences | Tree, wanted: Export) -> ClientErr
     )
 
 
-def told(error: ClientError) -> dict[str, str]:
+def told(error: TreeringError) -> dict[str, str]:
     """Return an error as an answer names it."""
     return {"code": error.code, "message": error.message, "hint": error.hint}
 

@@ -71,7 +71,6 @@ async def test_what_is_put_in_is_what_the_rows_have(tmp_path):
 
 
 def test_every_format_is_measured_on_a_real_appliance(tmp_path, monkeypatch):
-    pytest.importorskip("pyarrow")
     small = Shape(rollouts=2, added=20, sampled=10)
     monkeypatch.setattr(store_export, "QUICK_THROUGHPUT", small)
     monkeypatch.setattr(store_export, "QUICK_MEMORY", (small,))

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import importlib
 import io
 import json
 
@@ -170,7 +171,7 @@ async def test_lines_are_compressed_on_request(plane):
 
 
 async def test_parquet_has_the_refused_too_and_the_end_in_its_footer(plane, session):
-    pq = pytest.importorskip("pyarrow.parquet")
+    pq = importlib.import_module("pyarrow.parquet")
     await rollout(plane, session, "a")
     await rollout(plane, session, "b", calls=0)
     async with session.get(plane.url + "/sequences?format=parquet") as answer:
@@ -201,6 +202,21 @@ async def test_a_fault_in_one_rollout_hides_no_other(ask, plane, session, monkey
     assert (a["rollout"], b["refused"]["code"], c["rollout"]) == ("a", "internal", "c")
     assert end["refused"] == 1
     assert "rollout b can't be exported" in caplog.text
+
+
+async def test_a_rollout_that_is_damaged_hides_no_other(ask, plane, session, monkeypatch):
+    for name in ("a", "b"):
+        await rollout(plane, session, name)
+    aside = plane.rollouts.aside
+
+    async def damaged(name):
+        if name == "a":
+            raise StoreError("store_failed", "message 0f can't be read")
+        return await aside(name)
+
+    monkeypatch.setattr(plane.rollouts, "aside", damaged)
+    _, (a, b, end) = await ask()
+    assert (a["refused"]["code"], b["rollout"], end["refused"]) == ("store_failed", "b", 1)
 
 
 async def test_an_answer_that_cannot_go_on_is_cut_and_has_no_end(plane, session, monkeypatch, caplog):

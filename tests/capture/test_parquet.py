@@ -1,5 +1,6 @@
 """Parquet files, read back by pyarrow itself."""
 
+import importlib
 import importlib.util
 import io
 import json
@@ -13,7 +14,7 @@ from graph.formats.parquet import COLUMNS, refusal, to_json
 from graph.sequences import cut
 from tests.graph.tape import Tape, assistant, user
 
-pq = pytest.importorskip("pyarrow.parquet")
+pq = importlib.import_module("pyarrow.parquet")
 
 
 def rows(name="r", reward=None):

@@ -1,5 +1,6 @@
 """Another's storage, with those that fsspec brings itself."""
 
+import importlib
 import importlib.util
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from capture.errors import ClientError, UsageError
 from capture.storage import Storage
 
-fsspec = pytest.importorskip("fsspec")
+fsspec = importlib.import_module("fsspec")
 
 
 def test_a_file_is_sent_as_one_object(tmp_path):

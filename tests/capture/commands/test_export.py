@@ -1,6 +1,7 @@
 """`treering export` against a control plane on a real store, as a shell runs it."""
 
 import asyncio
+import importlib
 import io
 import json
 import os
@@ -245,7 +246,7 @@ async def test_a_file_that_exists_is_not_written_over(run, rollouts, tmp_path):
 
 
 async def test_to_another_s_storage(run, rollouts, tmp_path):
-    fsspec = pytest.importorskip("fsspec")
+    fsspec = importlib.import_module("fsspec")
     await rollouts("a", "b")
     assert (await run("--out", "memory://exports/runs.jsonl"))[0] == 0
     with fsspec.open("memory://exports/runs.jsonl") as file:
@@ -258,7 +259,7 @@ async def test_to_another_s_storage(run, rollouts, tmp_path):
 
 
 async def test_parquet_is_put_together_from_its_pages(run, rollouts, monkeypatch, tmp_path):
-    pq = pytest.importorskip("pyarrow.parquet")
+    pq = importlib.import_module("pyarrow.parquet")
     monkeypatch.setattr(export, "PAGE", 2)
     await rollouts("a", "empty-1", "c")
     code, _, err = await run("--format", "parquet", "--out", "rows.parquet")
@@ -275,7 +276,7 @@ async def test_parquet_is_put_together_from_its_pages(run, rollouts, monkeypatch
 
 
 async def test_parquet_goes_on_with_its_next_page(run, rollouts, monkeypatch, tmp_path):
-    pq = pytest.importorskip("pyarrow.parquet")
+    pq = importlib.import_module("pyarrow.parquet")
     monkeypatch.setattr(export, "PAGE", 1)
     await rollouts("a", "b", "c")
     copy, left = pages.copy_bytes, [2]

@@ -163,7 +163,6 @@ async def test_sequences_that_are_none_say_why(run):
 
 
 async def test_parquet_goes_to_a_file_as_it_is(run, rollout, monkeypatch):
-    pytest.importorskip("pyarrow")
     written = io.BytesIO()
     monkeypatch.setattr("sys.stdout", SimpleNamespace(buffer=written, isatty=lambda: False))
     assert (await run("sequences", "r", "--open", "--format", "parquet"))[0] == 0
