@@ -114,7 +114,7 @@ class Server:
         word.write_text(PASSWORD + "\n")
         if self._user is not None:
             os.chown(word, self._user.pw_uid, self._user.pw_gid)
-        self._run(
+        self.run(
             "initdb", "-D", str(self._data), "-U", "treering", "-A", "scram-sha-256", "--pwfile", str(word),
             "--no-sync", "-E", "UTF8", "--locale", "C.UTF-8",
         )  # fmt: skip
@@ -164,7 +164,7 @@ class Server:
         self._process = None
         for child in children:
             # It may not start again while one of them is there.
-            while Path(f"/proc/{child}").exists():
+            while _lives(child):
                 time.sleep(0.01)
         (self._data / "postmaster.pid").unlink(missing_ok=True)
 
@@ -215,7 +215,8 @@ class Server:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def _run(self, program: str, *arguments: str) -> None:
+    def run(self, program: str, *arguments: str) -> str:
+        """Run one of PostgreSQL's programs as the server's user; return what it says."""
         done = subprocess.run(
             [self._programs / program, *arguments],
             capture_output=True,
@@ -225,8 +226,17 @@ class Server:
             **self._as_user(),
         )
         assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     def _as_user(self) -> dict[str, Any]:
         if self._user is None:
             return {}
         return {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
+
+
+def _lives(pid: str) -> bool:
+    """Whether a process is there and more than an entry that nobody has asked for yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

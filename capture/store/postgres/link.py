@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from capture.errors import StoreError, TreeringError, UsageError
 from capture.store.base import Durability
+from capture.store.postgres import schema
 from capture.store.postgres.driver import Connection, Pool, asyncpg
 
 CONNECT_S = 5.0
@@ -168,13 +169,15 @@ class Link:
     def __repr__(self) -> str:
         return f"<Link {self.address.shown}>"
 
-    async def connect(self) -> Connection:
-        """Return a new connection. Raises the driver's errors."""
+    async def connect(self, *, climbing: bool = False) -> Connection:
+        """Return a new connection. Raises the driver's errors; unless `climbing`, `StoreError` as `schema.version`."""
         async with asyncio.timeout(CONNECT_S):
             db: Connection = await asyncpg.connect(
                 self.address.url, timeout=CONNECT_S, command_timeout=COMMAND_S, server_settings=self._settings
             )
-            return db
+        if not climbing:
+            await self._check(db)
+        return db
 
     async def pool(self) -> Pool:
         """Return a pool; it makes its connections as they are needed. Raises the driver's errors."""
@@ -188,8 +191,19 @@ class Link:
             server_settings=self._settings,
             # What we run leaves nothing behind that would have to be reset: a round trip less.
             reset=_nothing,
+            init=self._check,
         )
         return pool
+
+    async def _check(self, db: Connection) -> None:
+        """See that no newer Treering has climbed on while we were away: we would write what it can't read."""
+        try:
+            found = await schema.version(db)
+            if found != schema.VERSION:
+                raise StoreError("store_failed", f"{self.address.shown} was emptied while it was in use")
+        except BaseException:
+            await discard(db)
+            raise
 
 
 async def _nothing(_db: Connection) -> None:

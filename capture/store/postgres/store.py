@@ -15,13 +15,14 @@ the last half second. docs/store.md describes the stored format.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from capture import clock
-from capture.errors import StoreError
+from capture.errors import StoreError, TreeringError
 from capture.store.base import (
     Arrival,
     Durability,
@@ -83,6 +84,7 @@ class PostgresStore:
         # Arrivals whose answer never came, by their token, and calls whose end could not be stored.
         self._doubtful: list[bytes] = []
         self._unstored: list[tuple[str, int]] = []
+        self._identity: str | None = None
         # Rollout and number of the calls of dead processes that this one ended.
         self.recovered: tuple[tuple[str, int], ...] = ()
 
@@ -105,6 +107,11 @@ class PostgresStore:
         return True
 
     @property
+    def identity(self) -> str | None:
+        """What tells this database from every other; known after `open`."""
+        return self._identity
+
+    @property
     def groups(self) -> int:
         """Transactions committed since `open`."""
         return self._writer.groups
@@ -117,7 +124,7 @@ class PostgresStore:
         """
         db: Connection | None = None
         try:
-            db = await self._link.connect()
+            db = await self._link.connect(climbing=True)
             await db.execute(
                 "SELECT set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false)"
             )
@@ -127,6 +134,7 @@ class PostgresStore:
             db = await self._link.connect()
             await self._lease.beat(db)
             await self._bury(db)
+            self._identity = await _identity(db)
             self._pool = await self._link.pool()
         except BaseException as error:
             await link.discard(db)
@@ -360,7 +368,7 @@ class PostgresStore:
                 raise self._failed(error, "read") from error
 
     def _failed(self, error: Exception, verb: str) -> Exception:
-        if link.sort(error) is Sort.OURS:
+        if isinstance(error, TreeringError) or (link.sort(error) is Sort.OURS and verb == "read"):
             return error
         return StoreError("store_failed", f"{self.where} can't be {verb}: {self._address.sentence(error)}")
 
@@ -405,3 +413,13 @@ class PostgresStore:
                 await pool.close()
         except TimeoutError:
             pool.terminate()
+
+
+async def _identity(db: Connection) -> str:
+    """Return what tells a database from every other: its cluster's identifier, which `initdb` gave, and its own."""
+    cluster, database = await db.fetchrow(
+        "SELECT (SELECT system_identifier FROM pg_control_system()),"
+        " (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    # Not as it is: it is shown to whoever asks.
+    return hashlib.blake2b(f"treering {cluster} {database}".encode(), digest_size=16).hexdigest()

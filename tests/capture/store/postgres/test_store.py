@@ -369,3 +369,11 @@ async def test_durability_is_what_a_commit_waits_for(database, durability, expec
         found = await store._writer.run(lambda db: db.fetchval("SHOW synchronous_commit"))
         assert found == expected
         assert await store._ask(lambda db: db.fetchval("SHOW synchronous_commit")) == expected
+
+
+async def test_all_of_one_database_are_one_appliance_and_others_are_others(database, postgres):
+    async with two(database) as (one, other):
+        assert one.identity == other.identity
+        assert one.identity is not None
+    async with with_database(postgres) as elsewhere, two(elsewhere) as (third, _):
+        assert third.identity not in (None, one.identity)
