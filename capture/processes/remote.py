@@ -72,6 +72,11 @@ class RemoteStore:
         return self._where
 
     @property
+    def identity(self) -> str | None:
+        """None: the supervisor answers for the store."""
+        return None
+
+    @property
     def shared(self) -> bool:
         """Whether other processes may write the same rollouts: they do."""
         return True

@@ -214,6 +214,13 @@ class Store(Protocol):
         `arrive` gives them out, and a `Call` is handed to `finish` with `ended` None, which the store gives.
         """
 
+    @property
+    def identity(self) -> str | None:
+        """What tells this store from every other, known after `open`: its processes are one appliance.
+
+        None where only one process ever answers for it.
+        """
+
     async def open(self) -> None:
         """Open or create; climb the migrations; end what was running when the last process died (`recovered`)."""
 

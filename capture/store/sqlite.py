@@ -113,6 +113,11 @@ class SqliteStore:
         return self._shared
 
     @property
+    def identity(self) -> str | None:
+        """None: one process answers for a file, and those that it starts."""
+        return None
+
+    @property
     def groups(self) -> int:
         """Transactions committed since `open`."""
         return self._writer.groups

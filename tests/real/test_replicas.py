@@ -88,6 +88,11 @@ async def begun(asking: Any, engine: Engine) -> tuple[aiohttp.ClientResponse, An
 async def test_the_documented_balancer_carries_everything(tmp_path, postgres, engine):
     """Either control plane, any key in any place, streams as they come, a hang-up as it happens."""
     async with site(tmp_path, await postgres.database(), "--engine", f"vllm={engine.url}") as here:
+        nonces = []
+        for url in (here.one.data_url, here.two.data_url, here.agents):
+            async with here.one.http.get(url + "/healthz") as answer:
+                nonces.append((await answer.json())["nonce"])
+        assert len(set(nonces)) == 1, "they are one appliance, so a tunnel to any of them may lead through the balancer"
         rollout = await here.control("POST", "/rollouts", json={"limits": {"max_calls": 6}}, status=201)
         secret = rollout["secret"]
         ways = [

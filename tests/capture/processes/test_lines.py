@@ -23,9 +23,14 @@ def pieces(writes: list[str]) -> list[bytes]:
     """What reaches a descriptor, a write each."""
     found: list[bytes] = []
     out = WholeLines(-1)
+
+    def write(file: int, data: bytes) -> int:
+        found.append(data)
+        return len(data)
+
     real = os.write
     try:
-        os.write = lambda file, data: found.append(data) or len(data)
+        os.write = write
         for text in writes:
             out.write(text)
         out.flush()

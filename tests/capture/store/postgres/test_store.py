@@ -9,7 +9,7 @@ import pytest
 from capture.errors import ClientError, StoreError
 from capture.store.base import Delta, EngineState, Query, Spent, Spool
 from graph.records import Notice
-from tests.capture.store.places import count
+from tests.capture.store.places import count, with_database
 from tests.capture.store.samples import NOW, as_json, call, ended, entry, ids, listed, plain, request
 
 BODY = request("hello")
@@ -372,8 +372,8 @@ async def test_durability_is_what_a_commit_waits_for(database, durability, expec
 
 
 async def test_all_of_one_database_are_one_appliance_and_others_are_others(database, postgres):
-    async with two(database) as (one, other):
+    async with stores(database) as (one, other):
         assert one.identity == other.identity
         assert one.identity is not None
-    async with with_database(postgres) as elsewhere, two(elsewhere) as (third, _):
+    async with with_database(postgres) as elsewhere, stores(elsewhere) as (third, _):
         assert third.identity not in (None, one.identity)
