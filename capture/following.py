@@ -65,11 +65,13 @@ async def follow(
             assert said.head is not None
             response = web.Response(body=b"".join(said.pieces), status=said.head[0], headers=said.head[1])
             await response.prepare(incoming)
+        delivered = said.through and not is_gone(incoming)
         if said.clean:
             await response.write_eof()
+            delivered = not is_gone(incoming)
         elif incoming.transport is not None:
             incoming.transport.close()
-        calls.mark(draft, delivered=said.clean and not is_gone(incoming))
+        calls.mark(draft, delivered=delivered)
     except ConnectionError:
         return response
     finally:

@@ -304,13 +304,14 @@ class Passage:
                 if self._alone:
                     # The agent that began it, and is gone.
                     self._calls.mark(self._draft, delivered=False)
-                self.said.end(clean=recorder.clean)
+                self.said.end(clean=recorder.clean, through=bool(held))
             if response is None:
                 return None
             if held:
                 await response.write(held)
             # Seen before anything else is awaited: who closes right behind the end (codex does) has been served.
-            self._served = recorder.clean and not self._gone
+            # An end that went out was delivered, although what should follow it broke.
+            self._served = (recorder.clean or bool(held)) and not self._gone
             if recorder.clean:
                 await response.write_eof()
         except ConnectionError:
@@ -329,7 +330,7 @@ class Passage:
         if recorder.clean:
             self._calls.mark(self._draft, delivered=self._served)
         else:
-            self._break_off()
+            self._break_off(delivered=self._served)
         return response
 
     async def _relay_to_finish(self, answer: aiohttp.ClientResponse, response: web.StreamResponse | None) -> None:
@@ -412,7 +413,7 @@ class Passage:
             self._calls.mark(self._draft, delivered=False)
         self.said.begin(answer.status, headers, whole=True)
         self.said.add(body)
-        self.said.end(clean=True)
+        self.said.end(clean=True, through=True)
         if incoming is None:
             return None
         response = web.Response(body=body, status=answer.status, headers=headers)
@@ -468,13 +469,13 @@ class Passage:
                 self._calls.mark(self._draft, delivered=self._served)
         finally:
             if not self.said.over:
-                self.said.end(clean=False)
+                self.said.end(clean=False, through=False)
 
-    def _break_off(self) -> None:
+    def _break_off(self, *, delivered: bool = False) -> None:
         """Close the agent's connection without a proper end: what was relayed is flushed, no last chunk comes."""
         if not self._alone and self._incoming.transport is not None:
             self._incoming.transport.close()
-        self._calls.mark(self._draft, delivered=False)
+        self._calls.mark(self._draft, delivered=delivered)
 
     def _expire(self) -> None:
         """Break the call off: its rollout's time is over."""

@@ -40,8 +40,9 @@ class Transcript:
         # Something of it is missing here.
         self.dropped = False
         self.over = False
-        # It ended as it should.
+        # It ended as it should; and, whatever came then, the reply's end went out.
         self.clean = False
+        self.through = False
         # What the agent gets instead of a reply.
         self.failure: TreeringError | None = None
         self.followers = 0
@@ -73,9 +74,9 @@ class Transcript:
             self._drop()
             self.dropped = True
 
-    def end(self, *, clean: bool) -> None:
-        """Note that all has been said."""
-        self.over, self.clean = True, clean
+    def end(self, *, clean: bool, through: bool) -> None:
+        """Note that all has been said: with a clean end, and with the reply's end in it."""
+        self.over, self.clean, self.through = True, clean, through
         self._tell()
 
     def fail(self, error: TreeringError) -> None:

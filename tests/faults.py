@@ -1,7 +1,18 @@
 """A fault proxy: TCP bytes pass through it, and go wrong at a byte offset that the test names.
 
 Deterministic, since faults hang on offsets and on the test's word, never on time. `down` is what the server sends, `up`
-what the client sends.
+what the client sends. It stands between an agent and the appliance, or between the appliance and an engine.
+
+| fault | how |
+|---|---|
+| delay | `stall`: what follows the offset passes when the test says `release` |
+| cut | `close` |
+| reset | `reset` |
+| half-close | `half_close`: the direction ends, the other goes on until `release`, and then both have ended |
+| slow read | `stall` stops reading too, so the sender's buffers fill; `piece` hands on so many bytes at a time |
+| garbage | `garbage` is put in at the offset, before the fault, or with `way=None` instead of one |
+
+Offsets count from a connection's beginning, or, after `arm`, from that moment over all connections.
 """
 
 from __future__ import annotations
@@ -12,7 +23,7 @@ import socket
 import struct
 from typing import Literal
 
-Way = Literal["close", "reset", "stall", "half_close"]
+Way = Literal["close", "reset", "stall", "half_close"] | None
 
 
 class FaultProxy:
@@ -26,13 +37,17 @@ class FaultProxy:
         up_after: int | None = None,
         way: Way = "close",
         garbage: bytes = b"",
+        piece: int = 65536,
     ) -> None:
         """`down_after`/`up_after`: bytes that pass before the fault; None for no fault.
 
-        `way`: close the connection, reset it, stall it (until `release`), or close the faulty direction alone.
-        `garbage` is sent to the client at the fault.
+        `way`: close the connection, reset it, stall it (until `release`), or close the faulty direction alone; None to
+        go on. `garbage` is sent on at the fault. `piece`: bytes that are handed on at a time.
         """
         self._port = port
+        self._piece = piece
+        # Bytes left before the fault, over all connections, once armed.
+        self._armed: dict[str, int | None] | None = None
         self._limits = {"down": down_after, "up": up_after}
         self._way = way
         self._garbage = garbage
@@ -59,6 +74,15 @@ class FaultProxy:
         """Let what is stalled go on."""
         self._gate.set()
 
+    def arm(
+        self, *, down_after: int | None = None, up_after: int | None = None, way: Way = "close", garbage: bytes = b""
+    ) -> None:
+        """Count from now on, over all connections; with nothing named there is no further fault."""
+        self.release()
+        self._armed = {"down": down_after, "up": up_after}
+        self._way, self._garbage = way, garbage
+        self.struck, self._gate = asyncio.Event(), asyncio.Event()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
         self._open |= {writer, far_writer}
@@ -82,21 +106,22 @@ class FaultProxy:
         writer: asyncio.StreamWriter,
         other: asyncio.StreamWriter,
     ) -> None:
-        limit, passed = self._limits[way], 0
-        while data := await reader.read(65536):
-            if limit is not None and passed + len(data) >= limit:
-                writer.write(data[: limit - passed])
+        limits = {way: self._limits[way]}
+        while data := await reader.read(self._piece):
+            if self._armed is not None:
+                limits = self._armed
+            left = limits[way]
+            if left is not None and len(data) >= left:
+                limits[way] = None
+                writer.write(data[:left])
                 await writer.drain()
                 await self._strike(writer, other)
-                rest = data[limit - passed :]
-                limit = None
-                if rest:
-                    writer.write(rest)
-                    await writer.drain()
-                continue
-            passed += len(data)
-            writer.write(data)
-            await writer.drain()
+                data = data[left:]
+            elif left is not None:
+                limits[way] = left - len(data)
+            if data:
+                writer.write(data)
+                await writer.drain()
         if writer.can_write_eof():
             with contextlib.suppress(OSError):
                 writer.write_eof()
@@ -106,13 +131,16 @@ class FaultProxy:
         if self._garbage:
             writer.write(self._garbage)
             await writer.drain()
+        if self._way is None:
+            return
         if self._way == "stall":
             await self._gate.wait()
             return
         if self._way == "half_close":
             writer.write_eof()
+            # Nothing more can be sent this way.
             await self._gate.wait()
-            return
+            raise _StruckError
         if self._way == "reset":
             for one in (writer, other):
                 sock = one.get_extra_info("socket")

@@ -21,7 +21,7 @@ async def test_who_follows_is_told_of_every_change() -> None:
     for change in (
         lambda: said.begin(200, CIMultiDict()),
         lambda: said.add(b"x"),
-        lambda: said.end(clean=True),
+        lambda: said.end(clean=True, through=True),
         lambda: said.fail(EngineError("x", "y")),
     ):
         waiting = [asyncio.ensure_future(said.changed()) for _ in range(2)]  # noqa: TID251  awaited at once
