@@ -181,6 +181,7 @@ def serving(folder: Path, shape: Shape) -> Iterator[Appliance]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     key = hashlib.sha256(str(folder).encode()).hexdigest()
+    (folder / "key").touch(mode=0o600)
     (folder / "key").write_text(key)
     command = [
         sys.executable, "-m", "capture.cli", "serve", "--engine", "scripted", "--listen", "127.0.0.1:0",

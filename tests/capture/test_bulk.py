@@ -187,6 +187,18 @@ async def test_parquet_has_the_refused_too_and_the_end_in_its_footer(plane, sess
     assert alone == a
 
 
+async def test_a_close_says_why_there_are_no_sequences_and_closes_all_the_same(plane, session):
+    await rollout(plane, session, "a", close=False)
+    body = {"wait_s": 0, "sequences": {"format": "skyrl"}}
+    async with session.post(plane.url + "/rollouts/a/close", json=body) as answer:
+        assert answer.status == 200
+        closed = await answer.json()
+    assert (closed["rollout"]["state"], closed["sequences"], closed["refused"]["code"]) == ("closed", None, "ungraded")
+    async with session.post(plane.url + "/rollouts/a/close", json=body | {"reward": 1.0}) as answer:
+        closed = await answer.json()
+    assert (closed["sequences"]["format"], "refused" in closed) == ("skyrl", False)
+
+
 async def test_a_fault_in_one_rollout_hides_no_other(ask, plane, session, monkeypatch, caplog):
     for name in ("a", "b", "c"):
         await rollout(plane, session, name)

@@ -2,6 +2,7 @@
 
 import pytest
 from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
 
 from graph.formats.harbor import check, to_json
 from graph.formats.refused import Refused
@@ -55,6 +56,20 @@ def test_every_trainable_token_is_in_one_turn_behind_its_own_prompt(story):
             assert [of_mark(logprob) for logprob in logprobs] == [(n, place) for place in range(len(sampled))]
             seen += [of_mark(logprob) for logprob in logprobs]
     assert sorted(seen) == sorted(dealt(story))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@given(told(wild=True), st.randoms(use_true_random=False))
+def test_the_order_in_which_records_come_changes_nothing(story, random):
+    shuffled = list(story.calls)
+    random.shuffle(shuffled)
+    forms = []
+    for calls in (story.calls, shuffled):
+        try:
+            forms.append(context(read(story.rollout, calls), roles=ROLES))
+        except Refused as refused:
+            forms.append(str(refused))
+    assert forms[0] == forms[1]
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)
