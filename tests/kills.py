@@ -75,6 +75,8 @@ class Site(Protocol):
 
     control_url: str
     headers: dict[str, str]
+    # What its log says last, for a person.
+    said: str
 
     # Whether an ended reply may be missing if the rollout's findings name it: the store was down, and the agent was
     # given its reply all the same.
@@ -118,6 +120,10 @@ class Appliance:
     @property
     def control_url(self) -> str:
         return self._served.control_url
+
+    @property
+    def said(self) -> str:
+        return self._served.said
 
     async def start(self) -> None:
         await self._served.start()
@@ -312,7 +318,7 @@ class Agent:
         async with session.post(url, json=speaks.request(turns), headers=speaks.headers(rollout.secret)) as answer:
             if answer.status != 200:
                 await answer.read()
-                assert answer.status in (502, 503, 507), (answer.status, await answer.text())
+                assert answer.status in (502, 503, 507), f"{answer.status} {await answer.text()}\n{site.said}"
                 return None
             left = b""
             async for data in answer.content.iter_any():
@@ -364,7 +370,7 @@ async def _ask(
         said = await answer.read()
         if answer.status >= 500:
             return None
-        assert answer.status < 300, (method, url, answer.status, said)
+        assert answer.status < 300, f"{method} {url}: {answer.status} {said!r}\n{site.said}"
         return json.loads(said)
 
 
