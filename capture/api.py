@@ -7,6 +7,7 @@ may ask is `capture.guard`'s business.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -120,9 +121,12 @@ class _Api:
         name = request.match_info["id"]
         asked = answers.query(request, _SHOW)
         if "wait" in asked:
-            came = await self._appliance.rollouts.wait(
-                name, until=asked["wait"], idle_s=asked.get("idle_s", 5.0), timeout_s=asked.get("timeout_s", 60.0)
-            )
+            came, idle_s = False, asked.get("idle_s", 5.0)
+            with contextlib.suppress(TimeoutError):
+                async with self._appliance.news.waiting():
+                    came = await self._appliance.rollouts.wait(
+                        name, until=asked["wait"], idle_s=idle_s, timeout_s=asked.get("timeout_s", 60.0)
+                    )
             if not came:
                 return web.Response(status=204)
         elif asked:

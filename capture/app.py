@@ -29,6 +29,7 @@ from capture.fleet import Fleet
 from capture.gate import Gate
 from capture.holds import Holds
 from capture.live import Live
+from capture.news import News
 from capture.onboarding import given_engines, onboard, scripted_engine
 from capture.reach import Reach
 from capture.registration import Defaults, Place
@@ -71,6 +72,7 @@ class Appliance:
         self.tls = certificates.serving(settings)
         self.data_url = ""
         self.control_url = ""
+        self.news = News()
         self.store = store or open_store(settings.store, durability=settings.durability)
         spoken: tuple[Dialect, ...] = (Chat(), Completions(), Responses(), Messages(), Gemini())
         self.dialects = {dialect.name: dialect for dialect in spoken}
@@ -147,6 +149,7 @@ class Appliance:
     async def close(self) -> None:
         """Stop accepting, let streams finish within `shutdown_timeout`, then close the engine and, last, the store."""
         await self._close_tunnels()
+        self.news.end()
         # Nobody new comes in by either door, before anybody is waited for.
         for site in [site for runner in self._runners for site in runner.sites]:
             await site.stop()
