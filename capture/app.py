@@ -24,7 +24,7 @@ from capture.dialects.completions import Completions
 from capture.dialects.gemini import Gemini
 from capture.dialects.messages import Messages
 from capture.dialects.responses import Responses, retrieved
-from capture.errors import CaptureError, ClientError, EngineError, TreeringError, UsageError
+from capture.errors import CaptureError, ClientError, EngineError, StoreError, TreeringError, UsageError
 from capture.fleet import Fleet
 from capture.gate import Gate
 from capture.holds import Holds
@@ -92,6 +92,8 @@ class Appliance:
         self._watches: list[asyncio.Task[None]] = []
         self._calls: Calls
         self._runners: list[web.AppRunner] = []
+        # While what runs has its time, and the listener is still there for it.
+        self._leaving = False
 
     @property
     def engine(self) -> Engine:
@@ -107,6 +109,7 @@ class Appliance:
         Raises `StoreError`, `UsageError`, or `EngineError`: `engine_unreachable`, `engine_refused`, `wrong_model`,
         `tier_too_low`.
         """
+        began = clock.now()
         try:
             exposure.make_private(self.settings)
             await self.store.open()
@@ -122,12 +125,16 @@ class Appliance:
                 on_store_failure=self.settings.on_store_failure,
                 log=logs.call_line,
                 holds=self.holds,
+                silence_s=self.settings.engine_silence,
             )
             if self.settings.tokens == "pinned":
                 await self._need_pins()
             self.admin_key = self._find_admin_key()
             await self._open_planes()
             self._lead()
+            if self.keeps_house and self.settings.store.startswith("sqlite:"):
+                # Rollouts in a database may be another server's, on a tunnel of its own.
+                self._watches.append(spawn(self._resume_ways(began), name="take up rollouts on tunnels"))
             self._watches += [
                 spawn(self.reach.watch(), name="watch the tunnels"),
                 spawn(self.fleet.watch(), name="watch the engines"),
@@ -145,6 +152,10 @@ class Appliance:
         except BaseException:
             await self.close()
             raise
+
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """Return what else `/ready` looks at, each with `ok` and `reason`."""
+        return {}
 
     async def close(self) -> None:
         """Stop accepting, let streams finish within `shutdown_timeout`, then close the engine and, last, the store."""
@@ -249,18 +260,37 @@ class Appliance:
         for name in rollouts:
             self.store.notice(name, Notice(code="tunnel_lost", at=clock.now(), data=known))
 
+    async def _resume_ways(self, before: str) -> None:
+        """Take up the rollouts that an earlier run gave a tunnel's address."""
+        told = await self.rollouts.led(before)
+        if told:
+            await self.reach.resume(told)
+        for name in told:
+            # One that closed meanwhile was released before it was taken up.
+            if (entry := await self.store.get(name)) is None or entry.rollout.state == "closed":
+                self.reach.release(name)
+
     async def _close_tunnels(self) -> None:
-        """Close the tunnels before their listener, after what comes through them has had its time."""
-        if self.reach.set_up:
-            for runner in self._runners:
-                for site in list(runner.sites):
-                    await site.stop()
+        """Close the tunnels before their listener, after what comes through them has had its time.
+
+        A tunnel that outlived its listener would lead to whatever listens on that port next.
+        """
+        if self.reach.open:
+            await self.leave()
             try:
                 async with asyncio.timeout(self.settings.shutdown_timeout):
-                    await self.rollouts.drained()
-            except TimeoutError:
+                    await self._served()
+            except (TimeoutError, StoreError):
                 pass
         await self.reach.close()
+
+    async def leave(self) -> None:
+        """Take no more requests on the data plane, though it listens."""
+        self._leaving = True
+
+    async def _served(self) -> None:
+        """Return when no call runs."""
+        await self.rollouts.drained()
 
     async def _need_pins(self) -> None:
         """See that prompts can be pinned at every engine. Raises `EngineError` `pins_unsupported`."""
@@ -362,6 +392,8 @@ class Appliance:
             refusal.force_close()
             return refusal
         try:
+            if self._leaving:
+                raise CaptureError("shutting_down", "Treering is shutting down.", status=503, retry_after_s=5.0)
             if route.kind == "health":
                 return web.json_response({"ok": True, "nonce": self.nonce})
             secret = paths.find_secret(headers, incoming.query_string, route)

@@ -9,7 +9,7 @@ proved from outside, or with an error that says why there is none. Rollouts that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -19,8 +19,9 @@ from capture.settings import Settings
 from tunnel.base import Local
 from tunnel.errors import SpecError, TunnelError
 from tunnel.health import Prober
-from tunnel.pool import Health, Pool
-from tunnel.spec import MADE, Spec, parse
+from tunnel.places import Health, Hold
+from tunnel.pool import Pool
+from tunnel.spec import Spec, parse
 
 Where = Literal["local", "remote"]
 
@@ -44,6 +45,30 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     public: str | None = None
 
 
+class Ways:
+    """The ways of rollouts that are being registered: kept once they are, else dropped."""
+
+    def __init__(self, ways: Mapping[str, Way], held: Sequence[tuple[Hold, list[str]]]) -> None:
+        self._ways = ways
+        self._held = held
+
+    def __repr__(self) -> str:
+        return f"<Ways {len(self._ways)}>"
+
+    def __getitem__(self, rollout: str) -> Way:
+        return self._ways[rollout]
+
+    def keep(self) -> None:
+        """Note that the rollouts are registered."""
+        for hold, names in self._held:
+            hold.keep(names)
+
+    def drop(self) -> None:
+        """Note that they are not; after `keep` this does nothing."""
+        for hold, _ in self._held:
+            hold.drop()
+
+
 class Reach:
     """Ways to the data plane: its own address, and the tunnels that the operator has set up."""
 
@@ -53,13 +78,13 @@ class Reach:
             self._specs: list[Spec] = [parse(text) for text in settings.tunnel]
         except SpecError as error:
             raise UsageError(f"--tunnel: {error}.", hint="docs/tunnels.md has a recipe for each.") from error
-        made = [spec for spec in self._specs if spec.kind in MADE]
-        self._elastic = len(self._specs) == 1 and bool(made)
+        self._elastic = len(self._specs) == 1 and not self._specs[0].fixed
         self._multiplex = settings.tunnel_multiplex
         self._trust_env = settings.proxy_from_env
         self._pool: Pool | None = None
         self._local_url = ""
         self._loopback = True
+        self._on_lost: Callable[[frozenset[str], dict[str, Any]], None] = lambda _rollouts, _known: None
 
     def __repr__(self) -> str:
         return f"<Reach {self._pool if self._pool is not None else [spec.text for spec in self._specs]}>"
@@ -68,6 +93,11 @@ class Reach:
     def set_up(self) -> bool:
         """Whether the operator has set up a tunnel."""
         return bool(self._specs)
+
+    @property
+    def open(self) -> bool:
+        """Whether one may lead here at present."""
+        return any(tunnel.url is not None for tunnel in self.health)
 
     @property
     def health(self) -> tuple[Health, ...]:
@@ -85,6 +115,7 @@ class Reach:
     ) -> None:
         """Take note of the listener; `url` is its address as people see it, `nonce` what its processes answer with."""
         self._local_url, self._loopback = url, loopback
+        self._on_lost = on_lost
         if self._specs:
             self._pool = Pool(
                 self._specs,
@@ -105,23 +136,24 @@ class Reach:
         if self._pool is not None:
             await self._pool.close()
 
-    async def lead(self, wishes: Sequence[Wish]) -> dict[str, Way]:
-        """Return a way for each rollout, all or none. Raises `ClientError` 422, or `EngineError` 503 `no_tunnel`."""
+    async def lead(self, wishes: Sequence[Wish]) -> Ways:
+        """Return a way for each rollout, all or none; whoever asks keeps or drops them.
+
+        Raises `ClientError` 422, or `EngineError` 503 `no_tunnel`.
+        """
         remote = [wish for wish in wishes if any(self._is_remote(wish, consumer) for consumer in CONSUMERS)]
-        public: dict[str, str] = {}
+        held: list[tuple[Hold, list[str]]] = []
         if self._pool is not None:
             names = [wish.rollout for wish in remote]
             try:
                 for start in range(0, len(names), self._multiplex):
                     some = names[start : start + self._multiplex]
-                    public.update(dict.fromkeys(some, await self._pool.acquire(some)))
-            except TunnelError as error:
-                for name in public:
-                    self.release(name)
-                raise _no_tunnel(error) from error
-            except BaseException:
-                for name in public:
-                    self.release(name)
+                    held.append((await self._pool.acquire(len(some)), some))
+            except BaseException as error:
+                for hold, _ in held:
+                    hold.drop()
+                if isinstance(error, TunnelError):
+                    raise _no_tunnel(error) from error
                 raise
         elif self._loopback and remote:
             consumer = next(each for each in CONSUMERS if self._is_remote(remote[0], each))
@@ -132,7 +164,18 @@ class Reach:
                 hint="Listen on an address that the sandbox can reach (--listen H:P), or set up a --tunnel.",
                 status=422,
             )
-        return {wish.rollout: self._way(wish, public.get(wish.rollout)) for wish in wishes}
+        public = {name: hold.url for hold, some in held for name in some}
+        return Ways({wish.rollout: self._way(wish, public.get(wish.rollout)) for wish in wishes}, held)
+
+    async def resume(self, told: Mapping[str, str]) -> None:
+        """Take up rollouts of an earlier run, each with the public URL that it was told."""
+        if self._pool is not None:
+            await self._pool.resume(told)
+            return
+        reason = "the server was started again without a tunnel"
+        for url in set(told.values()):
+            hit = frozenset(rollout for rollout, each in told.items() if each == url)
+            self._on_lost(hit, {"tunnel": "of an earlier run", "url": url, "reason": reason})
 
     def release(self, rollout: str) -> None:
         """Note that a rollout needs its way no more."""

@@ -157,6 +157,7 @@ def register(new: New, place: Place, way: Way, defaults: Defaults, *, now: str, 
         task_private=new.task.private,
         ttl_s=new.ttl_s,
         reach={each: where for each in CONSUMERS if (where := getattr(new.reach, each)) is not None},
+        public=way.public,
         body=body,
     )
     entry = Entry(rollout=rollout, registration=registration, secret=digest(secret), tools_secret=digest(tools_secret))

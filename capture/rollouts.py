@@ -13,13 +13,14 @@ from typing import Any, Literal
 import msgspec
 
 from capture import clock, elsewhere, keys, registration
-from capture.errors import ClientError, StoreError
+from capture.errors import ClientError, StoreError, TreeringError
 from capture.graphs import Graphs
 from capture.live import Live
 from capture.pinning.memory import Memory
-from capture.reach import Reach, Wish
+from capture.reach import Reach, Ways, Wish
 from capture.registration import Defaults, Place
 from capture.store.base import Arrival, Entry, Page, Query, State, Store
+from capture.tasks import spawn
 from graph import graph
 from graph.records import Notice, Stop
 from graph.roles import overruling
@@ -248,28 +249,36 @@ class Rollouts:
         ways = await self._reach.lead(
             [Wish(rollout=str(new.id), agent=new.reach.agent, tools=new.reach.tools) for new in news]
         )
-        made = [
-            registration.register(new, places[new.engine], ways[str(new.id)], self._defaults, now=now, body=digest)
-            for new in news
-        ]
-        answers = [one.answer for one in made]
-        answer = msgspec.json.encode({"rollouts": answers} if several else answers[0])
-        stored = False
         try:
-            await self._store.add(
-                [one.entry for one in made], key=None if key is None else f"{key} {digest}", answer=answer
-            )
-            stored = True
-        except ClientError as error:
-            if key is None or error.code != "idempotency_key_raced":
-                raise
-            first = await self._store.answered(key, digest)
-            return answer if first is None else first
-        finally:
-            if not stored:
-                for name in ways:
-                    self._reach.release(name)
-        return answer
+            made = [
+                registration.register(new, places[new.engine], ways[str(new.id)], self._defaults, now=now, body=digest)
+                for new in news
+            ]
+            answers = [one.answer for one in made]
+            answer = msgspec.json.encode({"rollouts": answers} if several else answers[0])
+        except BaseException:
+            ways.drop()
+            raise
+        adding = self._add([one.entry for one in made], ways, f"{key} {digest}" if key is not None else None, answer)
+        # To its end, though the caller hangs up: what is stored must keep its way.
+        if (error := await asyncio.shield(spawn(adding, name="add rollouts"))) is None:
+            return answer
+        if key is None or error.code != "idempotency_key_raced":
+            raise error
+        first = await self._store.answered(key, digest)
+        return answer if first is None else first
+
+    async def led(self, before: str) -> dict[str, str]:
+        """Return the open rollouts registered before a time that were told a tunnel's URL, and that URL."""
+        found: dict[str, str] = {}
+        query: Query | None = Query(state="open")
+        while query is not None:
+            page = await self._store.page(query)
+            for entry in page.entries:
+                if entry.registration.public is not None and entry.rollout.created_at < before:
+                    found[entry.rollout.id] = entry.registration.public
+            query = None if page.next is None else msgspec.structs.replace(query, after=page.next)
+        return found
 
     async def entry(self, name: str) -> Entry:
         """Return a rollout's entry. Raises `ClientError` 404 `rollout_not_found`."""
@@ -504,6 +513,18 @@ class Rollouts:
             self._live[name] = live
             self._loading.pop(name, None)
             return live
+
+    async def _add(self, entries: list[Entry], ways: Ways, key: str | None, answer: bytes) -> TreeringError | None:
+        """Add rollouts, and keep their ways; return why that failed."""
+        try:
+            await self._store.add(entries, key=key, answer=answer)
+            ways.keep()
+        except TreeringError as error:
+            return error
+        finally:
+            # Of those that were kept nothing is left to drop.
+            ways.drop()
+        return None
 
     async def _drained(self, live: Live, limit_s: float) -> None:
         async def empty() -> None:

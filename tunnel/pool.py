@@ -4,31 +4,40 @@
 description, of which as many are opened as are needed, each for `multiplex` rollouts.
 
 Rule 1: a tunnel is given out only after a probe through its public URL reached this very process.
-Rule 2: it is probed on. One whose program ended is lost at once; one that answers wrongly or not is lost after
-`FAILURES` probes in a row. A lost one is closed and another opened in its place; a URL that changed serves new rollouts
-only, since an agent's address can't be changed from here. What has been lost is told, with the rollouts on it.
-Rule 3: tunnels close last in, first out, even if closing one of them fails; and all of them before the listener.
+Rule 2: it is probed on. One whose program ended is lost within a second; one that answers wrongly or not is lost after
+`FAILURES` probes in a row. A lost one is closed and another opened in its place, again and again while rollouts are on
+it; a URL that changed serves new rollouts only, since an agent's address can't be changed from here. What has been lost
+is told, with the rollouts on it.
+Rule 3: whoever registers holds a place first, and either keeps it for rollouts or drops it. Who only asks can take
+nothing away from those who have it already, and what is lost in between is told when the place is kept.
+Rule 4: tunnels close last in, first out, even if closing one of them fails or hangs; and all of them before the
+listener. Nothing is opened after that: what opens when the pool closes is stopped, and waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from tunnel.base import Local, Tunnel
 from tunnel.errors import TunnelError
 from tunnel.health import Prober
+from tunnel.places import Health, Hold, Place
 from tunnel.spec import Spec
 
 MULTIPLEX = 32
 """Rollouts that share a tunnel, unless said otherwise."""
 
 WATCH_S = 15.0
-"""Between two probes of a tunnel."""
+"""Between two probes of a tunnel, and between two tries to replace a lost one."""
+
+GLANCE_S = 1.0
+"""Between two looks whether a tunnel's program has ended, which costs nothing."""
 
 FAILURES = 2
 """Failed probes in a row by which a tunnel counts as lost: one may fail while a line is busy."""
@@ -38,46 +47,18 @@ TRIES = 3
 
 PAUSE_S = 1.0
 
+PATIENCE_S = 60.0
+"""After which no further opening is tried: whoever registers waits for it."""
+
 READY_S = 15.0
 """For an open tunnel to carry its first probe: share servers print an address before they route it."""
 
+CLOSE_S = 15.0
+"""For a tunnel to close; its program is killed well before that."""
+
 _log = logging.getLogger("treering")
 
-
-class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """A tunnel as `GET /tunnels` shows it."""
-
-    name: str
-    kind: str
-    url: str | None
-    healthy: bool
-    # Why it is not, a sentence; "" while it is.
-    reason: str
-    rollouts: int
-    # Openings since the start, the first included; and losses.
-    opened: int
-    lost: int
-
-
-class _Place:
-    """One place for a tunnel: what stands in it changes when it is lost, the place stays."""
-
-    def __init__(self, spec: Spec) -> None:
-        self.spec = spec
-        self.tunnel: Tunnel | None = None
-        self.url: str | None = None
-        self.reason = "not opened yet"
-        self.rollouts: set[str] = set()
-        # Rollouts that were told an address which leads nowhere any more.
-        self.stranded: set[str] = set()
-        self.failures = 0
-        self.opened = 0
-        self.lost = 0
-        self.lock = asyncio.Lock()
-
-    @property
-    def load(self) -> int:
-        return len(self.rollouts)
+T = TypeVar("T")
 
 
 class Pool:
@@ -97,7 +78,7 @@ class Pool:
         pause_s: float = PAUSE_S,
     ) -> None:
         """`elastic` takes one description. `on_lost` gets the rollouts on a lost tunnel and what is known of it:
-        `tunnel` (its name), `reason`, `url`, and `new_url` (null while none took its place).
+        `tunnel` (its name), `reason`, `url`.
         """
         assert specs, "a pool has at least one description"
         assert not elastic or len(specs) == 1, "an elastic pool has one description"
@@ -109,9 +90,11 @@ class Pool:
         self._watch_s = watch_s
         self._ready_s = ready_s
         self._pause_s = pause_s
-        self._places = [_Place(spec) for spec in specs]
+        self._places = [Place(spec) for spec in specs]
         # In order of opening: closed from its end.
-        self._open: list[tuple[_Place, Tunnel]] = []
+        self._open: list[tuple[Place, Tunnel]] = []
+        # What opens, looks or replaces at present.
+        self._working: set[asyncio.Task[Any]] = set()
         self._growing = asyncio.Lock()
         self._closed = False
 
@@ -119,56 +102,110 @@ class Pool:
         return f"<Pool {[place.spec.text for place in self._places]} of {len(self._open)} open>"
 
     @property
+    def closed(self) -> bool:
+        """Whether it closes, or has."""
+        return self._closed
+
+    @property
     def health(self) -> tuple[Health, ...]:
         """Every tunnel, opened or not, in order."""
-        return tuple(map(_health, self._places))
+        return tuple(place.health for place in self._places)
 
     @property
     def rollouts(self) -> tuple[str, ...]:
-        """Every rollout that has a tunnel."""
+        """Every rollout that has a tunnel, or had one that was lost."""
         return tuple(rollout for place in self._places for rollout in place.rollouts)
 
     def of(self, rollout: str) -> Health | None:
-        """Return how a rollout's tunnel stands; None if it has none."""
-        return next((_health(place) for place in self._places if rollout in place.rollouts), None)
+        """Return how a rollout's tunnel stands, at the URL that it was told; None if it has none."""
+        place = next((place for place in self._places if rollout in place.rollouts), None)
+        if place is None:
+            return None
+        health, url = place.health, place.rollouts[rollout]
+        if url == place.url:
+            return health
+        reason = f"it was lost: {place.loss.get('reason', place.reason)}"
+        return msgspec.structs.replace(health, url=url, healthy=False, reason=reason)
 
-    async def acquire(self, rollouts: Sequence[str]) -> str:
-        """Give rollouts that are registered together one tunnel, opened if need be; return its URL, just probed.
+    async def acquire(self, n: int) -> Hold:
+        """Hold a place at one tunnel, opened if need be, for so many rollouts; its URL was just probed.
 
         Raises `TunnelError` when none can be had, within a bounded time; nothing is held then.
         """
+        return await self._proved(await self._choose(n))
+
+    async def resume(self, told: Mapping[str, str]) -> None:
+        """Take up rollouts of an earlier run, each with the URL that it was told.
+
+        Tunnels whose URL stays the same are opened again for them; the rest is lost, and told.
+        """
+        left = dict(told)
+        for place in self._places:
+            if not left or not place.spec.fixed:
+                continue
+            try:
+                hold = await self._proved(Hold(place, 1, self.tell))
+            except TunnelError as error:
+                _log.warning("tunnel %s can't be opened again: %s", place.spec.text, error)
+                continue
+            mine = [rollout for rollout, url in left.items() if url == hold.url]
+            hold.keep(mine)
+            for rollout in mine:
+                del left[rollout]
         if self._closed:
-            raise TunnelError("this server is shutting down")
-        place = await self._choose(len(rollouts))
-        place.rollouts.update(rollouts)
-        try:
-            return await self._ready(place)
-        except BaseException:
-            place.rollouts.difference_update(rollouts)
-            raise
+            return
+        for url in set(left.values()):
+            rollouts = [rollout for rollout, each in left.items() if each == url]
+            reason = "the server was started again, and has no tunnel at that address any more"
+            self.tell(rollouts, {"tunnel": "of an earlier run", "url": url, "reason": reason})
 
     def release(self, rollout: str) -> None:
         """Note that a rollout needs its tunnel no more. An elastic pool's spare tunnels close at the next look."""
         for place in self._places:
-            place.rollouts.discard(rollout)
-            place.stranded.discard(rollout)
+            place.rollouts.pop(rollout, None)
+
+    def tell(self, rollouts: Iterable[str], loss: Mapping[str, Any]) -> None:
+        """Tell of a loss."""
+        self._on_lost(frozenset(rollouts), dict(loss))
 
     async def watch(self) -> None:
         """Probe every open tunnel from time to time, replace lost ones, close spare ones, for ever."""
-        while True:
-            await asyncio.sleep(self._watch_s)
-            await self.look()
+        loop = asyncio.get_running_loop()
+        due = loop.time() + self._watch_s
+        while not self._closed:
+            await asyncio.sleep(min(GLANCE_S, self._watch_s))
+            if loop.time() >= due:
+                await self.look()
+                due = loop.time() + self._watch_s
+            elif any(place.tunnel is not None and place.tunnel.ended is not None for place in self._places):
+                await self.look(ended=True)
 
-    async def look(self) -> None:
-        """Look at every open tunnel once."""
-        places = [place for place in self._places if place.tunnel is not None]
-        await asyncio.gather(*(self._look(place) for place in places))
-        if self._elastic:
-            await self._shrink()
+    async def look(self, *, ended: bool = False) -> None:
+        """Look at every tunnel once: at the open ones, and at those that rollouts still wait for.
+
+        With `ended` only at those whose program has ended.
+        """
+        if self._closed:
+            return
+        places = [
+            place
+            for place in self._places
+            if (place.tunnel is not None and (not ended or place.tunnel.ended is not None))
+            or (place.tunnel is None and place.opened and place.needed and not ended)
+        ]
+        # Closed meanwhile: nothing is left to look at.
+        with contextlib.suppress(TunnelError):
+            await asyncio.gather(*(self._work(self._look(place), "look at a tunnel") for place in places))
+            if self._elastic:
+                await self._work(self._shrink(), "close spare tunnels")
 
     async def close(self) -> None:
         """Close all tunnels, last in, first out; a second time does nothing."""
         self._closed = True
+        while self._working:
+            for task in self._working:
+                task.cancel()
+            await asyncio.wait(self._working)
         while self._open:
             place, tunnel = self._open.pop()
             place.tunnel, place.url, place.reason = None, None, "closed"
@@ -177,16 +214,43 @@ class Pool:
 
     # Inside
 
-    async def _choose(self, n: int) -> _Place:
+    async def _work(self, work: Coroutine[Any, Any, T], name: str) -> T:
+        """Do what `close` may stop. Raises `TunnelError` when it did."""
+        if self._closed:
+            work.close()
+            raise _shutting_down()
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            me = asyncio.current_task()
+            if self.closed and me is not None and not me.cancelling():
+                raise _shutting_down() from None
+            raise
+
+    async def _choose(self, n: int) -> Hold:
         async with self._growing:
+            if self._closed:
+                raise _shutting_down()
             fitting = [place for place in self._places if place.load + n <= self._multiplex or not self._elastic]
             if not fitting:
-                self._places.append(_Place(self._places[0].spec))
-                return self._places[-1]
+                self._places.append(Place(self._places[0].spec))
+                fitting = self._places[-1:]
             # A healthy one first, then the least loaded: a rollout must not wait for a repair that others don't need.
-            return min(fitting, key=lambda place: (bool(place.reason) and place.opened > 0, place.load))
+            place = min(fitting, key=lambda place: (bool(place.reason) and place.opened > 0, place.load))
+            return Hold(place, n, self.tell)
 
-    async def _ready(self, place: _Place) -> str:
+    async def _proved(self, hold: Hold) -> Hold:
+        try:
+            hold.proved(await self._work(self._ready(hold.place), "give a tunnel"))
+        except BaseException:
+            hold.drop()
+            raise
+        return hold
+
+    async def _ready(self, place: Place) -> str:
         async with place.lock:
             if place.tunnel is not None and place.url is not None:
                 try:
@@ -198,31 +262,30 @@ class Pool:
                     return place.url
             return await self._fill(place)
 
-    async def _fill(self, place: _Place) -> str:
+    async def _fill(self, place: Place) -> str:
         """Open a tunnel in a place, tried a few times. Raises `TunnelError`, the last one's."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PATIENCE_S
         pause = self._pause_s
         for tried in range(TRIES):
             try:
                 return await self._open_one(place)
             except TunnelError as error:
                 place.reason = error.message
-                if tried == TRIES - 1 or self._closed:
+                if tried == TRIES - 1 or loop.time() > end:
                     raise
             await asyncio.sleep(pause)
             pause *= 2
         raise AssertionError("the last try raises")
 
-    async def _open_one(self, place: _Place) -> str:
+    async def _open_one(self, place: Place) -> str:
         tunnel = place.spec.make()
         self._open.append((place, tunnel))
         try:
             url = await tunnel.open(self._local)
             await self._carries(tunnel, url)
-            if self._closed:
-                raise TunnelError("this server is shutting down")
         except BaseException:
-            if (place, tunnel) in self._open:
-                self._open.remove((place, tunnel))
+            self._open.remove((place, tunnel))
             await _closed(tunnel)
             raise
         place.tunnel, place.url, place.reason, place.failures = tunnel, url, "", 0
@@ -242,77 +305,81 @@ class Pool:
                 await self._prober.probe(url)
             except TunnelError as error:
                 if loop.time() + pause >= end:
-                    raise TunnelError(f"{tunnel.name} opened, but {error.message}", hint=error.hint) from None
+                    said = tunnel.ended or f"{tunnel.name} opened, but {error.message}"
+                    raise TunnelError(said, hint=error.hint) from None
             else:
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
 
-    async def _look(self, place: _Place) -> None:
+    async def _look(self, place: Place) -> None:
         async with place.lock:
             tunnel, url = place.tunnel, place.url
-            if tunnel is None or url is None:
-                return
-            reason = tunnel.ended
-            if reason is None:
-                try:
-                    await self._prober.probe(url)
-                except TunnelError as error:
-                    place.failures += 1
-                    place.reason = error.message
-                    if place.failures < FAILURES:
+            if tunnel is not None and url is not None:
+                reason = tunnel.ended
+                if reason is None:
+                    try:
+                        await self._prober.probe(url)
+                    except TunnelError as error:
+                        place.failures += 1
+                        place.reason = error.message
+                        if place.failures < FAILURES:
+                            return
+                        reason = error.message
+                    else:
+                        place.reason, place.failures = "", 0
                         return
-                    reason = error.message
-                else:
-                    place.reason, place.failures = "", 0
-                    return
-            await self._lose(place, reason)
+                await self._lose(place, reason)
             # A place that nobody needs is filled again when somebody does.
-            if not place.rollouts:
+            if not place.needed:
                 return
             try:
                 await self._fill(place)
             except TunnelError as error:
-                _log.warning("tunnel %s can't be replaced: %s", tunnel.name, error)
+                _log.warning("tunnel %s can't be replaced: %s", place.spec.text, error)
 
-    async def _lose(self, place: _Place, reason: str) -> None:
+    async def _lose(self, place: Place, reason: str) -> None:
         tunnel, url = place.tunnel, place.url
         assert tunnel is not None
+        hit = frozenset(rollout for rollout, told in place.rollouts.items() if told == url)
         place.tunnel, place.url, place.reason = None, None, reason
         place.lost += 1
-        hit = frozenset(place.rollouts)
-        place.stranded |= hit
-        if (place, tunnel) in self._open:
-            self._open.remove((place, tunnel))
+        place.loss = {"tunnel": tunnel.name, "url": url, "reason": reason}
+        self._open.remove((place, tunnel))
         _log.warning("tunnel %s (%s) is lost: %s; %d rollouts were on it", tunnel.name, url, reason, len(hit))
-        self._on_lost(hit, {"tunnel": tunnel.name, "url": url, "reason": reason})
+        if hit:
+            self.tell(hit, place.loss)
         await _closed(tunnel)
 
     async def _shrink(self) -> None:
         """Close what nobody uses, last in, first out; the first place stays."""
         async with self._growing:
-            while len(self._places) > 1 and not self._places[-1].rollouts and not self._places[-1].lock.locked():
+            while len(self._places) > 1 and not self._places[-1].needed and not self._places[-1].lock.locked():
                 place = self._places.pop()
                 if place.tunnel is not None:
                     self._open.remove((place, place.tunnel))
                     await _closed(place.tunnel)
 
 
-def _health(place: _Place) -> Health:
-    return Health(
-        name=place.tunnel.name if place.tunnel else place.spec.text,
-        kind=place.spec.kind,
-        url=place.url,
-        healthy=place.url is not None and not place.reason,
-        reason=place.reason,
-        rollouts=place.load,
-        opened=place.opened,
-        lost=place.lost,
-    )
+def _shutting_down() -> TunnelError:
+    return TunnelError("this server is shutting down")
 
 
 async def _closed(tunnel: Tunnel) -> None:
+    """Close a tunnel to its end, whatever comes in between."""
+    closing = asyncio.get_running_loop().create_task(_close(tunnel), name=f"close {tunnel.name}")
     try:
-        await tunnel.close()
+        await asyncio.shield(closing)
+    except asyncio.CancelledError:
+        await asyncio.wait([closing])
+        raise
+
+
+async def _close(tunnel: Tunnel) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await tunnel.close()
+    except TimeoutError:
+        _log.error("tunnel %s did not close within %g s", tunnel.name, CLOSE_S)
     except Exception:  # noqa: BLE001 - whatever it is, the other tunnels must be closed as well
         _log.exception("tunnel %s could not be closed properly", tunnel.name)

@@ -31,6 +31,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     text: str
     make: Callable[[], Tunnel]
+    # Whether every opening gives the same URL: there can be one such at a time, and it may come back after a restart.
+    fixed: bool = False
 
 
 def parse(text: str) -> Spec:
@@ -41,7 +43,9 @@ def parse(text: str) -> Spec:
         raise SpecError(f"a tunnel is one of {ACCEPTED}; not {text!r}")
     if given and not rest:
         raise SpecError(f"nothing stands behind {kind}=; a tunnel is one of {ACCEPTED}")
-    return Spec(kind=kind, text=text, make=reader(rest))
+    # Where sshd chooses the port, each opening has another.
+    fixed = kind not in MADE or (kind == "ssh" and ",port=" in rest)
+    return Spec(kind=kind, text=text, make=reader(rest), fixed=fixed)
 
 
 def _direct(rest: str) -> Callable[[], Tunnel]:

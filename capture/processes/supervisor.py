@@ -55,6 +55,9 @@ its loop up for long."""
 TELL_EVERY_S = 0.5
 """Between two looks at whether the store can be written, of which workers are told."""
 
+SERVED_EVERY_S = 0.1
+"""Between two looks at whether any worker still serves a call, before the tunnels close."""
+
 _log = logging.getLogger("treering")
 
 
@@ -72,12 +75,19 @@ class Supervisor(Appliance):
 
     async def close(self) -> None:
         """Let the workers finish what they serve within `shutdown_timeout`, then close as any appliance."""
+        await self._close_tunnels()
         for sock in self._sockets:
             sock.close()
         self._sockets.clear()
         slots, self._slots = self._slots, []
         await asyncio.gather(*(slot.stop() for slot in slots))
         await super().close()
+
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """Return whether any worker serves agents."""
+        serving = sum(slot.serves for slot in self._slots)
+        reason = f"{serving} of {self.settings.workers} serve" if serving < self.settings.workers else None
+        return {"workers": {"ok": serving > 0, "reason": reason}}
 
     async def _open_planes(self) -> None:
         self._sockets = listening(self.settings.listen)
@@ -89,6 +99,15 @@ class Supervisor(Appliance):
                 raise outcome
         await self._open_control_plane()
         self._watches.append(spawn(self._look_after(), name="look after the workers"))
+
+    async def leave(self) -> None:
+        """Have the workers take no more requests."""
+        for slot in self._slots:
+            slot.tell("leave")
+
+    async def _served(self) -> None:
+        while await self.store.running():  # noqa: ASYNC110 - workers end calls, and no event of theirs comes here
+            await asyncio.sleep(SERVED_EVERY_S)
 
     async def _look_after(self) -> None:
         """Tell workers whether the store can be written, and end those that hang, for ever."""
@@ -178,6 +197,11 @@ class _Slot:
         """Tell the worker something, if there is one."""
         if self._channel is not None and self._channel.open:
             self._channel.tell(word, body)
+
+    @property
+    def serves(self) -> bool:
+        """Whether there is a worker, and it is ready."""
+        return self._heard is not None
 
     def check(self) -> None:
         """Kill the worker if it hangs."""

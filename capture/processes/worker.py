@@ -93,9 +93,13 @@ async def work(channel_fd: int, socket_fds: list[int]) -> int:
         if worker is not None and worker.remote is not None:
             worker.remote.told = msgspec.msgpack.decode(body, type=str | None)
 
+    def leave(_: msgspec.Raw) -> None:
+        if worker is not None:
+            spawn(worker.leave(), name="take no more requests")
+
     channel = Channel(
         socket.socket(fileno=channel_fd), name="the supervisor",
-        hears={"stop": lambda _: stop.set(), "failure": failure},
+        hears={"stop": lambda _: stop.set(), "failure": failure, "leave": leave},
     )  # fmt: skip
     await channel.start()
     bond = spawn(_bond(channel), name="channel to the supervisor")

@@ -34,6 +34,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     # Seconds from the last call to the rollout's expiry.
     ttl_s: float = 86_400.0
     reach: dict[str, str] = {}
+    # The tunnel's URL that one of its consumers was told.
+    public: str | None = None
     # Digest of the registration's body: the same id with another body is a conflict.
     body: str = ""
 

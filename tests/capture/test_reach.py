@@ -12,6 +12,7 @@ from capture.reach import Reach, Wish
 from capture.settings import Settings
 from tests.house import house
 from tests.leads import leads
+from tests.processes import until
 
 
 def wish(name="r", agent=None, tools=None):
@@ -167,3 +168,62 @@ async def test_a_group_is_led_in_parts_or_not_at_all(tmp_path):
         with pytest.raises(EngineError, match="No tunnel can be had"):
             await reach.lead([wish(str(n), agent="remote") for n in range(5)])
         assert len(reach.held) == 8
+
+
+async def test_a_registration_that_is_refused_takes_no_way_from_its_namesake(tmp_path):
+    async with house("scripted", tmp_path) as outer, relayed(outer) as (_, url):
+        outer.appliance.reach = outer.appliance.rollouts._reach = Reach(Settings(tunnel=(f"custom={url}",)))
+        outer.appliance._lead()
+        await outer.rollout(id="one")
+        refused = await outer.control("POST", "/rollouts", json={"id": "one", "labels": {"a": "b"}}, status=409)
+        assert refused["error"]["code"] == "id_taken"
+        assert outer.appliance.reach.held == ("one",)
+        assert outer.appliance.reach.told("one")["healthy"]
+
+
+async def test_a_server_that_starts_again_takes_up_who_has_its_address_and_tells_the_others(tmp_path):
+    async with house("scripted", tmp_path) as outer, relayed(outer) as (_, url):
+        outer.appliance.reach = outer.appliance.rollouts._reach = Reach(Settings(tunnel=(f"custom={url}",)))
+        outer.appliance._lead()
+        kept = await outer.rollout(id="kept")
+        await outer.rollout(id="local", reach={"agent": "local", "tools": "local"})
+        await outer.rollout(id="closed")
+        await outer.control("POST", "/rollouts/closed/close", json={})
+    # The same store again, first with another address than before.
+    async with house("scripted", tmp_path, tunnel=("ssh=nobody@127.0.0.1",)) as home:
+        await until(lambda: not any("take up" in task.get_name() for task in asyncio.all_tasks()))
+        found = {
+            name: [
+                each["data"]["url"]
+                for each in (await home.control("GET", f"/rollouts/{name}/findings"))["findings"]
+                if each["code"] == "tunnel_lost"
+            ]
+            for name in ("kept", "local", "closed")
+        }
+        assert found == {"kept": [kept["url"]], "local": [], "closed": []}
+        assert home.appliance.reach.held == ()
+
+
+async def test_a_server_that_starts_again_at_the_same_address_goes_on(tmp_path):
+    async with house("scripted", tmp_path) as first:
+        port = int(first.appliance.data_url.rpartition(":")[2])
+    # A name of loopback stands for an address that others know.
+    settings = {"tunnel": (f"custom=http://localhost:{port}",), "listen": f"127.0.0.1:{port}"}
+    async with house("scripted", tmp_path, **settings) as before:
+        made = await before.rollout(id="kept")
+        assert made["url"] == f"http://localhost:{port}"
+    async with house("scripted", tmp_path, **settings) as after:
+        await until(lambda: after.appliance.reach.held)
+        assert after.appliance.reach.told("kept")["healthy"]
+        async with after.chat(made) as answer:
+            assert answer.status == 200
+        findings = (await after.control("GET", "/rollouts/kept/findings"))["findings"]
+        assert "tunnel_lost" not in [each["code"] for each in findings]
+
+
+async def test_while_it_leaves_a_tunnel_is_open_and_no_new_call_is_taken(tmp_path):
+    async with house("scripted", tmp_path) as home:
+        made = await home.rollout()
+        await home.appliance.leave()
+        async with home.chat(made) as answer:
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
