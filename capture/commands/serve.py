@@ -17,7 +17,6 @@ from capture.app import Appliance
 from capture.cli import Given
 from capture.errors import UsageError
 from capture.onboarding import given_engines
-from capture.registration import LIMITS
 from capture.scripted import Rules, ScriptedEngine, load_rules
 from capture.settings import Settings, key_path, parse_address
 from capture.upstream import Engine
@@ -87,13 +86,13 @@ def check_defaults(settings: Settings) -> None:
         for name in given:
             if name not in known:
                 raise UsageError(f"{flag}: unknown {name}{nearest(name, known)}", hint=f"known: {', '.join(known)}")
+    for name, value in settings.limits.items():
+        if (wrong := limits.fault(name, value)) is not None:
+            raise UsageError(f"--limits: {wrong.removeprefix('`limits.').replace('`', '', 1)}")
 
 
 def run(work: Coroutine[Any, Any, int]) -> int:
     """Run `work` on a loop of the fastest kind that there is."""
-    for name, value in settings.limits.items():
-        if (wrong := limits.fault(name, value)) is not None:
-            raise UsageError(f"--limits: {wrong.removeprefix('`limits.').replace('`', '', 1)}")
     with asyncio.Runner(loop_factory=_loop()) as runner:
         return runner.run(work)
 
