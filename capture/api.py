@@ -269,6 +269,7 @@ class _Api:
             "engine": {"ok": usable, "reason": "; ".join(down) or None},
             "store": {"ok": broken is None, "reason": broken},
             "tunnel": _tunnels_ready(self._appliance.reach),
+            **self._appliance.parts(),
         }
         fine = all(part["ok"] for part in parts.values())
         return answers.answer(request, {"ready": fine, **parts}, status=200 if fine else 503)

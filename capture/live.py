@@ -124,6 +124,7 @@ class Live:
         for n in mine:
             # Another arrival of this process may have been told of first.
             self.elsewhere.pop(n, None)
+        self.first_call_at = arrival.spent.first_call_at or self.first_call_at
         if arrival.entry.version >= self.entry.version:
             self.entry = arrival.entry
 

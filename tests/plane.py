@@ -68,6 +68,9 @@ class Plane:
         # Set when a caller hung up and its handler was cancelled.
         self.hung_up = asyncio.Event()
 
+    def parts(self) -> dict[str, Any]:
+        return {}
+
     async def call(self, rollout: str, n: int, prompt: list[int], sampled: list[int], **rest: Any) -> None:
         """Put one ended call into the store."""
         said = rest.pop("messages", [{"role": "user", "content": "hi"}])

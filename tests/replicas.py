@@ -30,6 +30,8 @@ class Replica(Served):
         super().__init__(folder, *words, before=end_with_parent, **options)
         self._given = self._words
         self.http: aiohttp.ClientSession
+        # Responses that a test opened by hand; closed at its end.
+        self.opened: list[aiohttp.ClientResponse] = []
 
     async def spawn(self) -> None:
         if self.data_url:
@@ -68,4 +70,6 @@ async def replica(folder: Path, *words: str, **options: Any) -> AsyncIterator[Re
             await one.start()
             yield one
         finally:
+            for response in one.opened:
+                response.close()
             await one.close()

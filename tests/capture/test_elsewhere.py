@@ -89,6 +89,14 @@ async def test_tokens_spent_elsewhere_count(store):
     assert pair.two.calls.reserve(draft) == "max_total_tokens"
 
 
+async def test_a_deadline_counts_from_the_first_call_of_all(store):
+    pair = await paired(store, limits={"deadline_s": 1})
+    await store.arrive(pair.here.id, choices=1, started_at="2026-01-01T00:00:00.000Z")
+    draft = await pair.two.arrive(pair.there)
+    assert pair.two.calls.reserve(draft) == "deadline_s"
+    assert pair.two.calls.time_limit_s(draft) == 0
+
+
 async def test_stops_are_counted_over_both(store):
     pair = await paired(store, limits={"max_calls": 1})
     await pair.one.run(pair.here, 1)

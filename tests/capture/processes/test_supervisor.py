@@ -35,6 +35,7 @@ async def begun(one: Replica, rollout: dict, engine: Engine) -> tuple[aiohttp.Cl
     exchange = await engine.next()
     exchange.send(*STREAM[:2])
     answer = await asking
+    one.opened.append(answer)
     seen = b""
     while b"Hel" not in seen:
         seen += await answer.content.readany()
@@ -76,6 +77,7 @@ async def test_a_killed_worker_loses_what_it_ran_and_nothing_else(tmp_path, engi
     async with replica(tmp_path / "one", "--engine", f"vllm={engine.url}", *on_store(tmp_path)) as one:
         rollout = await one.rollout()
         before = workers(one)
+        assert (await one.control("GET", "/ready"))["workers"] == {"ok": True, "reason": None}
         answer, _ = await begun(one, rollout, engine)
         for pid in before:
             os.kill(pid, signal.SIGKILL)
