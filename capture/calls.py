@@ -56,8 +56,13 @@ class Calls:
         on_store_failure: Literal["relay", "refuse"],
         log: Callable[[dict[str, Any]], None],
         holds: Holds | None = None,
+        silence_s: float = 3600.0,
     ) -> None:
-        """`log` takes the fields of a call's line; without `holds` nobody is ever told to wait by hand."""
+        """`log` takes the fields of a call's line; without `holds` nobody is ever told to wait by hand.
+
+        `silence_s` is how long an engine may say nothing in a call before it is given up.
+        """
+        self.silence_s = silence_s
         self._rollouts = rollouts
         self._store = store
         self._fleet = fleet

@@ -40,6 +40,9 @@ from capture.upstream import REPLY_LIMIT, Engine, whole
 TAIL_LIMIT_S = 2.0
 """How long the engine's stream is read on after the finish: usage, and some engines' ids, come behind it."""
 
+RENEW_S = 0.5
+"""Between two renewals of the time that an engine may be silent in a stream; it is counted that much short."""
+
 SPOOL_EVERY_S = 1.0
 """How often a running stream's ids are handed to the store, so that a crash leaves at most a second unsaved."""
 
@@ -228,8 +231,7 @@ class Passage:
             assert draft.admitted is not None
             try:
                 self._leave = await self._calls.enter(draft, engine)
-                body = await self._calls.body(draft, engine)
-                self._answer = await engine.send("POST", draft.request.path, body=body, headers=self._headers)
+                self._answer = await self._post(engine)
             except EngineError as error:
                 # A full line is no reason to go elsewhere: there the whole history would be read anew.
                 if engine is draft.engines[-1] or error.code in FULL:
@@ -239,12 +241,31 @@ class Passage:
             if self._answer.status in (400, 422):
                 self._body = await whole(self._answer)
                 if self._calls.without_refused(draft, engine, self._body):
-                    body = await self._calls.body(draft, engine)
-                    self._answer = await engine.send("POST", draft.request.path, body=body, headers=self._headers)
+                    self._answer = await self._post(engine)
                     self._body = None
             self._sent(self._answer, engine)
             return
         raise AssertionError("a call has at least one engine")
+
+    async def _post(self, engine: Engine) -> aiohttp.ClientResponse:
+        """Send the request. Raises `EngineError`, also for an engine that takes it and says nothing."""
+        draft = self._draft
+        assert draft.request is not None
+        body = await self._calls.body(draft, engine)
+        try:
+            async with asyncio.timeout(self._calls.silence_s):
+                return await engine.send("POST", draft.request.path, body=body, headers=self._headers)
+        except TimeoutError:
+            raise self._silent() from None
+
+    def _silent(self) -> EngineError:
+        self._doubt()
+        return EngineError(
+            "engine_silent",
+            f"The engine said nothing for {self._calls.silence_s:g} s.",
+            hint="It may hang: `treering doctor` says more. The limit is --engine-silence.",
+            status=504,
+        )
 
     def _sent(self, answer: aiohttp.ClientResponse, engine: Engine) -> None:
         refuse_auth(answer.status)
@@ -257,7 +278,13 @@ class Passage:
             return
         recorder = self._recorder
         try:
-            self._body = await whole(answer)
+            async with asyncio.timeout(self._calls.silence_s):
+                self._body = await whole(answer)
+        except TimeoutError:
+            error = self._silent()
+            recorder.answered(answer.status)
+            recorder.cut(error.message)
+            raise error from None
         except EngineError as error:
             recorder.answered(answer.status)
             recorder.cut(error.message)
@@ -335,35 +362,47 @@ class Passage:
 
     async def _relay_to_finish(self, answer: aiohttp.ClientResponse, response: web.StreamResponse | None) -> None:
         recorder, start, said = self._recorder, self._draft.start, self.said
-        spooled = start
+        spooled = renewed = start
         unfinished = 0
+        limit, clock = self._calls.silence_s, asyncio.get_running_loop().time
         read = answer.content.readany
-        with Silence(response, name=f"keep alive {self._draft.live.id}/{self._draft.n}") as silence:
-            while not recorder.finish_seen:
-                # Only while nothing of an event is on its way, and never with a client that bears no comments.
-                silence.breakable = self._keep_alive and response is not None
-                data = await read()
-                silence.breakable = False
-                if not data:
-                    recorder.eof()
-                    return
-                silence.since = now = time.monotonic()
-                if relayed := recorder.feed(data, (now - start) * 1000):
-                    unfinished = 0
-                    # First here: who follows has it even if the agent leaves in the middle of the write.
-                    said.add(relayed)
-                    if response is not None:
-                        self._writing = True
-                        await response.write(relayed)
-                        self._writing = False
-                    if said.followers:
-                        await said.caught_up()
-                elif (unfinished := unfinished + len(data)) > REPLY_LIMIT:
-                    recorder.cut(f"{REPLY_LIMIT} bytes came of which no event ended")
-                    return
-                if now - spooled > SPOOL_EVERY_S:
-                    self._calls.spool(self._draft)
-                    spooled = now
+        name = f"keep alive {self._draft.live.id}/{self._draft.n}"
+        try:
+            async with asyncio.timeout(limit) as patience:
+                with Silence(response, name=name) as silence:
+                    while not recorder.finish_seen:
+                        # Only while nothing of an event is on its way, and never with a client that bears no comments.
+                        silence.breakable = self._keep_alive and response is not None
+                        data = await read()
+                        silence.breakable = False
+                        if not data:
+                            recorder.eof()
+                            return
+                        silence.since = now = time.monotonic()
+                        if now - renewed > RENEW_S:
+                            # Not with each event: that would cost more than the event.
+                            patience.reschedule(clock() + limit)
+                            renewed = now
+                        if relayed := recorder.feed(data, (now - start) * 1000):
+                            unfinished = 0
+                            # First here: who follows has it even if the agent leaves in the middle of the write.
+                            said.add(relayed)
+                            if response is not None:
+                                self._writing = True
+                                await response.write(relayed)
+                                self._writing = False
+                            if said.followers:
+                                await said.caught_up()
+                        elif (unfinished := unfinished + len(data)) > REPLY_LIMIT:
+                            recorder.cut(f"{REPLY_LIMIT} bytes came of which no event ended")
+                            return
+                        if now - spooled > SPOOL_EVERY_S:
+                            self._calls.spool(self._draft)
+                            spooled = now
+        except TimeoutError:
+            # Half-open: the connection stands, and nothing comes.
+            self._doubt()
+            recorder.cut(f"nothing came for {limit:g} s")
 
     async def _read_tail(self, answer: aiohttp.ClientResponse) -> None:
         """Read what comes behind the finish, within its time; all of it is held back by the recorder."""

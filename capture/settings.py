@@ -71,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tunnel: tuple[str, ...] = ()
     tunnel_multiplex: int = 32
     proxy_from_env: bool = False
+    engine_silence: float = 3600.0
     max_in_flight: int = 1024
     max_queued: int = 4096
     keep_days: float | None = None
@@ -253,6 +254,14 @@ TABLE: tuple[Setting, ...] = (
         repeatable=True,
         help="Limits for rollouts that give none themselves: max_calls, max_output_tokens, max_total_tokens, "
         "max_prompt_tokens, deadline_s.",
+    ),
+    Setting(
+        name="engine_silence",
+        kind="number",
+        default=3600.0,
+        metavar="SECONDS",
+        least=1,
+        help="Without a byte of an engine's answer, after which a call is given up: 504. No limit on a healthy stream.",
     ),
     Setting(
         name="max_in_flight",

@@ -55,6 +55,8 @@ class FaultProxy:
         self._gate = asyncio.Event()
         self._open: set[asyncio.StreamWriter] = set()
         self.url = ""
+        # All that was handed on, by direction.
+        self.passed = {"down": bytearray(), "up": bytearray()}
         # Set when the fault has happened.
         self.struck = asyncio.Event()
 
@@ -120,6 +122,7 @@ class FaultProxy:
             elif left is not None:
                 limits[way] = left - len(data)
             if data:
+                self.passed[way] += data
                 writer.write(data)
                 await writer.drain()
         if writer.can_write_eof():
