@@ -123,6 +123,9 @@ class Rollouts:
                 hint="Give the agent the rollout's `secret`, not its `tools_secret`.",
                 status=403,
             )
+        if (own := live.entry.registration.engine) is not None and kind == "agent":
+            # Registered in another process, or before this one began: its engine may not be open here yet.
+            await self._place(own)
         return live
 
     def knows(self, digest: bytes) -> bool:

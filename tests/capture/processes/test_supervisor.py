@@ -126,6 +126,24 @@ async def test_a_killed_supervisor_takes_its_workers_along(tmp_path):
             assert answer.status == 200
 
 
+async def test_a_rollouts_own_engine_is_opened_where_it_is_needed_also_after_a_restart(tmp_path, engine):
+    async with (
+        running() as own,
+        replica(
+            tmp_path / "one", "--engine", f"vllm={engine.url}", "--allow-engine", own.url, *on_store(tmp_path)
+        ) as one,
+    ):
+        rollout = await one.rollout(engine=own.url)
+        for _ in range(2):
+            answer, exchange = await begun(one, rollout, own)
+            exchange.send(*STREAM[2:]).end()
+            assert b"[DONE]" in await answer.content.read()
+            await one.kill()
+            await one.start()
+        assert engine.requests == []
+        assert [call["engine"] for call in (await one.graph(rollout))["calls"]] == [f"vllm={own.url}"] * 2
+
+
 async def test_a_close_cuts_what_a_worker_runs(tmp_path, engine):
     async with replica(tmp_path / "one", "--engine", f"vllm={engine.url}", *on_store(tmp_path)) as one:
         rollout = await one.rollout()
