@@ -1,5 +1,9 @@
-"""The real programs as fixtures: `vllm`, one engine for the session, and `opencode`, started as often as asked."""
+"""The real programs as fixtures: `vllm`, one engine for the session, and `opencode`, started as often as asked.
 
+`captured` is a group of rollouts that an agent had with it.
+"""
+
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -7,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.real import agent_opencode, engine_vllm
+from tests.real import agent_opencode, engine_vllm, handmade
+from tests.real import captured as capturing
 
 # A test that is the first to ask for the engine waits for its start; pytest-timeout counts fixtures too.
 VLLM_TEST_LIMIT_S = engine_vllm.START_LIMIT_S + 180
@@ -46,6 +51,18 @@ def vllm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         pytest.skip(reason)
     with engine_vllm.running(tmp_path_factory.mktemp("vllm"), model=model, flags=flags) as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def captured(vllm: engine_vllm.Vllm, tmp_path_factory: pytest.TempPathFactory) -> list[capturing.Captured]:
+    """Return a group of captured rollouts in every format; for tests with the engine `sharp`."""
+    return asyncio.run(capturing.play(vllm, tmp_path_factory.mktemp("captured")))
+
+
+@pytest.fixture(scope="session")
+def made() -> list[handmade.Made]:
+    """Return rollouts made by hand and drawn, for trainers' libraries to read."""
+    return handmade.rollouts()
 
 
 @pytest.fixture

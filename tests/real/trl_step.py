@@ -1,4 +1,4 @@
-"""One optimiser step of TRL's own trainer on exported rollouts, and each trained token's logprob held to its captured one.
+"""One optimiser step of TRL's own trainer on exported rollouts, and each trained token held to its captured logprob.
 
     python tests/real/trl_step.py CASE REPORT
 
@@ -20,6 +20,9 @@ What is not, since it needs a GPU or a cluster:
   question for the GPU's speed, which only a log line is made of.
 """
 
+# The libraries are in another environment than the types are checked in.
+# mypy: disable-error-code="import-not-found"
+
 from __future__ import annotations
 
 import argparse
@@ -30,6 +33,7 @@ import queue
 import statistics
 import threading
 import time
+from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +41,7 @@ from typing import Any
 # Before the libraries look: nothing is fetched, nothing is reported, and no process group is joined.
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "CI": "1", "TOKENIZERS_PARALLELISM": "false"}
 
+import numpy as np
 import torch
 import transformers
 import trl
@@ -45,16 +50,14 @@ from datasets import Dataset
 from openenv.core.harness import TrainingTrace, VerifyResult
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, packing
 from trl.experimental.async_grpo.async_grpo_trainer import DataCollatorForRollout
-from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
-from trl.experimental.async_grpo.openenv_harness import _HarnessRolloutLoop
+from trl.experimental.async_grpo.async_rollout_worker import RolloutSample, _chain_to_sequences
+from trl.experimental.async_grpo.openenv_harness import _HarnessRolloutLoop, _turns_from_training_trace
 from trl.experimental.async_grpo.packing import TREE_ATTENTION, TreeRow, register_tree_attention
 from trl.trainer.utils import add_fused_lm_head, create_model_from_path
 
-import numpy as np
-
 LEARNING_RATE = 1e-3
-# From the start of the trainer to its end: seconds alone.
-LIMIT_S = 240.0
+# Samples that may wait for the trainer.
+QUEUE = 64
 
 
 # -- in a kernel's place -----------------------------------------------------------------------------------------------
@@ -107,11 +110,13 @@ class Session:
 
 
 class Sessions:
-    """The factory: one session for each rollout of the group, and no other group."""
+    """The factory: a session for each rollout of the group, again and again.
 
-    def __init__(self, rollouts: list[dict[str, Any]], stop: threading.Event) -> None:
-        self.left = list(rollouts)
-        self.stop = stop
+    One group is all that the step needs; the data loader reads ahead of it, and gets the same again.
+    """
+
+    def __init__(self, rollouts: list[dict[str, Any]]) -> None:
+        self.left: defaultdict[int, list[dict[str, Any]]] = defaultdict(lambda: list(rollouts))
         self.lock = threading.Lock()
 
     def __call__(self, *, sampling: dict[str, Any]) -> Sessions:
@@ -119,25 +124,21 @@ class Sessions:
         return self
 
     def create(self, prompt: Any, *, seed: int, episode_id: str) -> Session:
-        if seed > 0:
-            self.stop.wait()
-            raise RuntimeError("one group is all there is")
         with self.lock:
-            return Session(self.left.pop(0))
+            return Session(self.left[seed].pop(0))
 
 
 class Worker:
     """A `RolloutWorkerProtocol` that runs TRL's loop in a thread of this process."""
 
     def __init__(self, case: dict[str, Any], tokenizer: Any) -> None:
-        self.rollout_buffer: queue.Queue[RolloutSample] = queue.Queue()
+        self.rollout_buffer: queue.Queue[RolloutSample] = queue.Queue(maxsize=QUEUE)
         self.metrics_queue: queue.Queue[dict[str, Any]] = queue.Queue()
-        self.stopping = threading.Event()
         self.failed = threading.Event()
         self.errors: queue.Queue[Any] = queue.Queue()
         n = len(case["rollouts"])
         self.loop = _HarnessRolloutLoop(
-            harness_session_factory=Sessions(case["rollouts"], self.stopping),
+            harness_session_factory=Sessions(case["rollouts"]),
             model_name=case["model"],
             dataset=Dataset.from_dict({"prompt": [[{"role": "user", "content": "Go."}]]}),
             reward_funcs=[],
@@ -159,7 +160,6 @@ class Worker:
         self.thread.start()
 
     def stop(self) -> None:
-        self.stopping.set()
         self.loop._loop.call_soon_threadsafe(self.loop._stop_event.set)
         self.thread.join(timeout=30)
 
@@ -300,8 +300,10 @@ def told(differences: list[float]) -> dict[str, Any]:
 # -- the run -----------------------------------------------------------------------------------------------------------
 
 
-def step(case: dict[str, Any], rows: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
-    """Make one optimiser step with TRL's trainer on what TRL's loop made of the traces."""
+def step(case: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Make one optimiser step with TRL's trainer on what TRL's loop makes of the traces."""
+    traces = [Session(rollout).fetch_training_trace() for rollout in case["rollouts"]]
+    n_rows = sum(len(_chain_to_sequences(_turns_from_training_trace(trace), "", 0)[0]) for trace in traces)
     tokenizer = transformers.AutoTokenizer.from_pretrained(case["model"])
     # How to parse replies that TRL samples itself, which is nothing here: it has none for this tokeniser's template.
     tokenizer.response_template = {}
@@ -309,7 +311,7 @@ def step(case: dict[str, Any], rows: list[dict[str, Any]], folder: Path) -> dict
     trainer = Watched(
         model=case["model"],
         args=AsyncGRPOConfig(
-            output_dir=str(folder), max_steps=1, per_device_train_batch_size=len(rows), gradient_accumulation_steps=1,
+            output_dir=str(folder), max_steps=1, per_device_train_batch_size=n_rows, gradient_accumulation_steps=1,
             learning_rate=LEARNING_RATE, temperature=1.0, num_generations=len(case["rollouts"]), token_budget=0,
             use_cpu=True, bf16=False, fp16=False, report_to=[], save_strategy="no", gradient_checkpointing=False,
             disable_tqdm=True,
@@ -349,7 +351,7 @@ def step(case: dict[str, Any], rows: list[dict[str, Any]], folder: Path) -> dict
                 "advantage": sample.advantage,
                 "reward": sample.metrics["reward"],
             }
-            for sample in taken
+            for sample in taken[:n_rows]
         ],
     }
 
@@ -366,9 +368,7 @@ def report(case: dict[str, Any], folder: Path) -> dict[str, Any]:
         for _, row in rows
     ]
     tokenizer = transformers.AutoTokenizer.from_pretrained(case["model"])
-    again = [
-        rendered_again(tokenizer, {call["n"]: call for call in rollout["calls"]}, row) for rollout, row in rows
-    ]
+    again = [rendered_again(tokenizer, {call["n"]: call for call in rollout["calls"]}, row) for rollout, row in rows]
     register_tree_attention()
     models = {}
     for dtype in ("float32", "bfloat16"):
@@ -395,7 +395,7 @@ def report(case: dict[str, Any], folder: Path) -> dict[str, Any]:
             "rows_with_other_ids": sum(a["input_ids"].tolist()[: len(b["input_ids"])] != b["input_ids"].tolist()
                                        for a, b in zip(again, samples, strict=True)),
         },
-        "step": step(case, samples, folder),
+        "step": step(case, folder),
     }  # fmt: skip
 
 
