@@ -183,9 +183,12 @@ async def test_pauses_and_closes_hold_on_both(tmp_path, postgres, engine):
 
 
 async def test_a_replica_killed_in_the_middle_of_it_loses_nothing(tmp_path, postgres):
-    """Agents talk through the balancer and try again after a break; one replica is killed -9, and comes back."""
+    """Agents talk through the balancer and try again after a break; one replica is killed -9, and comes back.
+
+    Each replica has two workers, which die with it.
+    """
     turns, agents = 8, 12
-    async with site(tmp_path, await postgres.database(), "--engine", "scripted", "--log-level", "warning") as here:
+    async with site(tmp_path, await postgres.database(), "--engine", "scripted", "--workers", "2") as here:
         rollouts = [
             await here.control("POST", "/rollouts", json={"limits": {"max_calls": 3 * turns}}, status=201)
             for _ in range(agents)
