@@ -30,7 +30,10 @@ from capture.probe import probe
 from capture.scripted import load_rules
 from capture.settings import Settings, is_loopback, key_path, parse_address, store_path
 from capture.store.base import FORMAT_VERSION
+from capture.trial import attempt
 from capture.upstream import Engine
+from tunnel.errors import SpecError, TunnelError
+from tunnel.spec import parse
 
 Level = Literal["ok", "warn", "fail"]
 
@@ -59,7 +62,7 @@ async def examine(settings: Settings) -> list[Check]:
     checks = []
     for check in (_keys, _exposure, _descriptors, _listeners, _store):
         checks += check(settings)
-    return checks + await _engines(settings)
+    return checks + await _engines(settings) + await _tunnels(settings)
 
 
 def _ok(name: str, message: str) -> Check:
@@ -209,7 +212,7 @@ async def _engine(settings: Settings, kind: str, where: str | None) -> list[Chec
     assert where is not None, "every other kind has a URL"
     engine = None
     try:
-        engine = Engine(ADAPTERS[kind](), where, key=engine_key(settings, kind, where))
+        engine = Engine(ADAPTERS[kind](), where, key=engine_key(settings, kind, where), proxied=settings.proxy_from_env)
         await engine.open()
         async with asyncio.timeout(ENGINE_S):
             return await _answers(engine, settings)
@@ -220,6 +223,25 @@ async def _engine(settings: Settings, kind: str, where: str | None) -> list[Chec
     finally:
         if engine is not None:
             await engine.close()
+
+
+async def _tunnels(settings: Settings) -> list[Check]:
+    """Does each tunnel that is set up carry? Each is opened for a moment, one after the other."""
+    checks = []
+    for text in settings.tunnel:
+        try:
+            url = await attempt(parse(text), settings)
+        except SpecError as error:
+            checks.append(_fail("tunnel", str(error), "docs/tunnels.md has a recipe for each"))
+        except TunnelError as error:
+            said = f" (its program said: {' | '.join(error.lines[-5:])})" if error.lines else ""
+            todo = error.hint or "docs/tunnels.md says what to do about each message"
+            checks.append(_fail("tunnel", f"{text}: {error.message}{said}", todo))
+        except TreeringError as error:
+            checks.append(_fail("tunnel", f"{text}: {error.message}", error.hint or "see --tls-cert and --tls-key"))
+        else:
+            checks.append(_ok("tunnel", f"{text} carries, from {url} to here"))
+    return checks
 
 
 def _rules(where: str | None) -> Check:

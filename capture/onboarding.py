@@ -41,7 +41,9 @@ async def onboard(settings: Settings, kind: str, url: str, *, wait_s: float = 0.
     Raises `UsageError`, or `EngineError`: `engine_unreachable`, `engine_refused`, `wrong_model`, `tier_too_low`.
     """
     adapter = ADAPTERS["vllm" if kind == "scripted" else kind]()
-    engine = Engine(adapter, url, key=engine_key(settings, kind, url), kind=kind)
+    # The embedded engine is in this very process.
+    proxied = settings.proxy_from_env and kind != "scripted"
+    engine = Engine(adapter, url, key=engine_key(settings, kind, url), kind=kind, proxied=proxied)
     await engine.open()
     try:
         await _identify(engine, wait_s)

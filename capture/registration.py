@@ -17,6 +17,7 @@ from capture.admission import PINNABLE
 from capture.errors import ClientError
 from capture.keys import PREFIX, RANDOM_BYTES, digest
 from capture.limits import fault
+from capture.noproxy import no_proxy
 from capture.reach import CONSUMERS, Way
 from capture.store.base import Entry, Registration
 from graph.records import Rollout
@@ -180,7 +181,7 @@ def register(new: New, place: Place, way: Way, defaults: Defaults, *, now: str, 
             "ANTHROPIC_API_KEY": secret,
             "GOOGLE_GEMINI_BASE_URL": way.agent,
             "GEMINI_API_KEY": secret,
-            "NO_PROXY": "127.0.0.1,localhost,::1",
+            "NO_PROXY": no_proxy(way.agent),
         },
     }
     return Registered(entry=entry, answer=answer)

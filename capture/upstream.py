@@ -49,11 +49,15 @@ _AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 class Engine:
     """One engine: where it is, who it says it is, and what the probe made of it."""
 
-    def __init__(self, adapter: Adapter, url: str, *, key: str | None = None, kind: str | None = None) -> None:
+    def __init__(
+        self, adapter: Adapter, url: str, *, key: str | None = None, kind: str | None = None, proxied: bool = False
+    ) -> None:
         """`url` is the engine's root, with or without `/v1`; `key` goes to this engine only and is never printed.
 
-        `kind` names it where that differs from the adapter's: the scripted engine is read by vLLM's.
+        `kind` names it where that differs from the adapter's: the scripted engine is read by vLLM's. `proxied`: through
+        the proxy that the environment names (HTTP_PROXY and its like); else no variable sends a key anywhere else.
         """
+        self._proxied = proxied
         self.adapter = adapter
         self.kind = kind or adapter.kind
         root = url.rstrip("/")
@@ -99,7 +103,7 @@ class Engine:
             # A total limit would cut long generations; silence is bounded by the agent, who may hang up.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=None),
             cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
+            trust_env=self._proxied,
             raise_for_status=False,
             max_line_size=HEADER_LIMIT,
             max_field_size=HEADER_LIMIT,

@@ -12,7 +12,11 @@ from collections.abc import Collection
 
 import aiohttp
 
+from tunnel.base import Tunnel
 from tunnel.errors import TunnelError
+
+READY_S = 15.0
+"""For an open tunnel to carry its first probe: share servers print an address before they route it."""
 
 PROBE_S = 10.0
 """Limit of one probe, whole."""
@@ -39,6 +43,11 @@ class Prober:
 
     async def probe(self, url: str) -> None:
         """Return when the URL leads here. Raises `TunnelError` saying what it does instead."""
+        if await self.ask(url) not in self._nonces:
+            raise TunnelError(f"{url} leads to another Treering, not to this one")
+
+    async def ask(self, url: str) -> str:
+        """Return the nonce of the Treering that a URL leads to. Raises `TunnelError` where it leads to none."""
         if self._session is None:
             # A new connection for each probe: a kept one would go on through a tunnel that takes no new ones.
             self._session = aiohttp.ClientSession(
@@ -63,5 +72,27 @@ class Prober:
             nonce = json.loads(text)["nonce"]
         except (ValueError, KeyError, TypeError):
             raise TunnelError(f"{url} is answered by something that is no Treering") from None
-        if nonce not in self._nonces:
-            raise TunnelError(f"{url} leads to another Treering, not to this one")
+        return str(nonce)
+
+
+async def carried(prober: Prober, tunnel: Tunnel, url: str, *, limit_s: float = READY_S) -> None:
+    """Return when a probe through an open tunnel's URL reached us. Raises `TunnelError` when none did within the time.
+
+    The last probe may take its own limit beyond that.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + limit_s
+    pause = 0.05
+    while True:
+        if tunnel.ended is not None:
+            raise TunnelError(tunnel.ended)
+        try:
+            await prober.probe(url)
+        except TunnelError as error:
+            if loop.time() + pause >= end:
+                said = tunnel.ended or f"{tunnel.name} opened, but {error.message}"
+                raise TunnelError(said, hint=error.hint) from None
+        else:
+            return
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 1.0)

@@ -26,7 +26,7 @@ import msgspec
 
 from tunnel.base import Local, Tunnel
 from tunnel.errors import TunnelError
-from tunnel.health import Prober
+from tunnel.health import READY_S, Prober, carried
 from tunnel.places import Health, Hold, Place
 from tunnel.spec import Spec
 
@@ -49,9 +49,6 @@ PAUSE_S = 1.0
 
 PATIENCE_S = 60.0
 """After which no further opening is tried: whoever registers waits for it."""
-
-READY_S = 15.0
-"""For an open tunnel to carry its first probe: share servers print an address before they route it."""
 
 CLOSE_S = 15.0
 """For a tunnel to close; its program is killed well before that."""
@@ -283,7 +280,7 @@ class Pool:
         self._open.append((place, tunnel))
         try:
             url = await tunnel.open(self._local)
-            await self._carries(tunnel, url)
+            await carried(self._prober, tunnel, url, limit_s=self._ready_s)
         except BaseException:
             self._open.remove((place, tunnel))
             await _closed(tunnel)
@@ -292,25 +289,6 @@ class Pool:
         place.opened += 1
         _log.info("tunnel %s is open at %s", tunnel.name, url)
         return url
-
-    async def _carries(self, tunnel: Tunnel, url: str) -> None:
-        """Return when a probe through the URL reached us. Raises `TunnelError` when none did within its time."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self._ready_s
-        pause = 0.05
-        while True:
-            if tunnel.ended is not None:
-                raise TunnelError(tunnel.ended)
-            try:
-                await self._prober.probe(url)
-            except TunnelError as error:
-                if loop.time() + pause >= end:
-                    said = tunnel.ended or f"{tunnel.name} opened, but {error.message}"
-                    raise TunnelError(said, hint=error.hint) from None
-            else:
-                return
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, 1.0)
 
     async def _look(self, place: Place) -> None:
         async with place.lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from capture.agents.recipe import CONTEXT, OUTPUT, SECRET, TASK, Recipe, root
+from capture.noproxy import no_proxy
 
 
 def claude_code(
@@ -22,7 +23,7 @@ def claude_code(
         env={
             "ANTHROPIC_BASE_URL": root(base_url),
             "ANTHROPIC_AUTH_TOKEN": secret,
-            "NO_PROXY": "127.0.0.1,localhost,::1",
+            "NO_PROXY": no_proxy(base_url),
             # The title call and other small ones too go to the captured engine.
             "ANTHROPIC_MODEL": model,
             "ANTHROPIC_SMALL_FAST_MODEL": model,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from capture.agents.recipe import CONTEXT, OUTPUT, PROVIDER, SECRET, TASK, Recipe
+from capture.noproxy import no_proxy
 
 
 def codex(*, base_url: str, model: str, secret: str = SECRET, context: int = CONTEXT, output: int = OUTPUT) -> Recipe:
@@ -38,6 +39,6 @@ def codex(*, base_url: str, model: str, secret: str = SECRET, context: int = CON
     ]
     return Recipe(
         files={"~/.codex/config.toml": "\n".join(lines) + "\n"},
-        env={"OPENAI_API_KEY": secret, "NO_PROXY": "127.0.0.1,localhost,::1"},
+        env={"OPENAI_API_KEY": secret, "NO_PROXY": no_proxy(base_url)},
         command=["codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", TASK],
     )

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from capture.agents.recipe import CONTEXT, OUTPUT, SECRET, TASK, Recipe, root
+from capture.noproxy import no_proxy
 
 ASSUMED_WINDOW = 1_048_576
 """Tokens (`DEFAULT_TOKEN_LIMIT` of gemini-cli)."""
@@ -40,7 +41,7 @@ def gemini_cli(
             "GOOGLE_GEMINI_BASE_URL": root(base_url),
             "GEMINI_API_KEY": secret,
             "GEMINI_CLI_TRUST_WORKSPACE": "true",
-            "NO_PROXY": "127.0.0.1,localhost,::1",
+            "NO_PROXY": no_proxy(base_url),
         },
         command=["gemini", "--yolo", "-m", model, "-p", TASK],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from capture.agents.recipe import CONTEXT, OUTPUT, SECRET, TASK, Recipe
+from capture.noproxy import no_proxy
 
 
 def mini_swe_agent(
@@ -23,7 +24,7 @@ def mini_swe_agent(
         env={
             "OPENAI_API_BASE": base_url,
             "OPENAI_API_KEY": secret,
-            "NO_PROXY": "127.0.0.1,localhost,::1",
+            "NO_PROXY": no_proxy(base_url),
             # Else it asks how it is to be set up.
             "MSWEA_CONFIGURED": "true",
             # Else it stops at a model whose price it does not know.

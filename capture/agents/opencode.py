@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from capture.agents.recipe import CONTEXT, OUTPUT, PROVIDER, SECRET, TASK, Recipe
+from capture.noproxy import no_proxy
 
 
 def opencode(
@@ -56,7 +57,7 @@ def opencode(
         env={
             "OPENAI_BASE_URL": base_url,
             "OPENAI_API_KEY": secret,
-            "NO_PROXY": "127.0.0.1,localhost,::1",
+            "NO_PROXY": no_proxy(base_url),
             # The catalogue of models would be fetched from the internet at each start.
             "OPENCODE_DISABLE_MODELS_FETCH": "1",
             "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",

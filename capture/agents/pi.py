@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from capture.agents.recipe import CONTEXT, OUTPUT, PROVIDER, SECRET, TASK, Recipe
+from capture.noproxy import no_proxy
 
 KEEP_RECENT = 20_000
 """Tokens that pi itself would keep behind a summary; of a small window, an eighth."""
@@ -64,7 +65,7 @@ def pi(*, base_url: str, model: str, secret: str = SECRET, context: int = CONTEX
         },
         env={
             "OPENAI_API_KEY": secret,
-            "NO_PROXY": "127.0.0.1,localhost,::1",
+            "NO_PROXY": no_proxy(base_url),
             # Nothing but the rollout's calls may leave the sandbox: no update check, no telemetry, no downloads.
             "PI_OFFLINE": "1",
         },

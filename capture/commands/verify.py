@@ -88,7 +88,8 @@ def _engine(
 async def _rescored(settings: Settings, known: Mapping[str, Any], rows: list[Sequence]) -> list[Any]:
     # The scripted engine speaks vLLM's wire.
     kind = "vllm" if known["kind"] == "scripted" else known["kind"]
-    engine = Engine(ADAPTERS[kind](), known["url"], key=engine_key(settings, kind, known["url"]))
+    key, proxied = engine_key(settings, kind, known["url"]), settings.proxy_from_env
+    engine = Engine(ADAPTERS[kind](), known["url"], key=key, proxied=proxied)
     await engine.open()
 
     async def ask(path: str, body: bytes) -> tuple[int, bytes]:

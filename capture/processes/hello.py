@@ -57,7 +57,13 @@ def told(engine: Engine) -> Told:
 async def adopt(settings: Settings, known: Told) -> Engine:
     """Open an engine that was probed elsewhere. Raises `UsageError` for a key file that can't be read."""
     adapter = ADAPTERS["vllm" if known.kind == "scripted" else known.kind]()
-    engine = Engine(adapter, known.url, key=engine_key(settings, known.kind, known.url), kind=known.kind)
+    engine = Engine(
+        adapter,
+        known.url,
+        key=engine_key(settings, known.kind, known.url),
+        kind=known.kind,
+        proxied=settings.proxy_from_env and known.kind != "scripted",
+    )
     await engine.open()
     engine.identity = known.identity
     engine.tier, engine.tier_reason = known.tier, known.tier_reason

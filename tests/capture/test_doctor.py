@@ -13,6 +13,8 @@ from capture.scripted import ScriptedEngine
 from capture.settings import Settings
 from capture.store import open_store
 from capture.store.base import FORMAT_VERSION
+from tests.engine import running
+from tests.proxy import proxy
 
 
 @pytest.fixture
@@ -137,3 +139,30 @@ async def test_the_engine_that_is_there(settings):
 async def test_no_engine_and_no_rules(settings, tmp_path):
     assert (await found(settings, engine=()))["engine"].level == "fail"
     assert (await found(settings, engine=(f"scripted={tmp_path}/none.toml",)))["engine"].level == "fail"
+
+
+async def test_each_tunnel_that_is_set_up_is_tried(settings, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    here = msgspec.structs.replace(settings, listen=f"127.0.0.1:{port}")
+    good = await found(here, tunnel=(f"custom=http://localhost:{port}",))
+    assert (good["tunnel"].level, good["tunnel"].message) == (
+        "ok", f"custom=http://localhost:{port} carries, from http://localhost:{port} to here",
+    )  # fmt: skip
+    bad = await found(here, tunnel=(f"ssh=nobody@127.0.0.1:{port}",))
+    assert bad["tunnel"].level == "fail"
+    assert bad["tunnel"].todo
+    unread = await found(here, tunnel=("ngrok",))
+    assert "a tunnel is one of" in unread["tunnel"].message
+
+
+async def test_engines_are_asked_through_a_proxy_only_when_told(settings, monkeypatch):
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    async with proxy() as between, running() as server:
+        monkeypatch.setenv("http_proxy", between.url)
+        assert (await found(settings, engine=(f"vllm={server.url}",)))["engine"].level == "ok"
+        assert between.asked == []
+        assert (await found(settings, engine=(f"vllm={server.url}",), proxy_from_env=True))["engine"].level == "ok"
+        assert between.asked

@@ -8,6 +8,7 @@ from capture.errors import EngineError, UsageError
 from capture.onboarding import engine_key, given_engines, onboard, scripted_engine
 from capture.settings import Settings
 from tests.engine import running, whole
+from tests.proxy import proxy
 
 
 @pytest.mark.parametrize(
@@ -86,3 +87,25 @@ def test_rules_that_cannot_be_used_are_a_usage_error(tmp_path: Path, text: str) 
         scripted_engine(str(tmp_path / "r.toml"))
     with pytest.raises(UsageError):
         scripted_engine(str(tmp_path / "missing.toml"))
+
+
+async def test_no_variable_names_a_proxy_for_engines_unless_it_is_asked_for(monkeypatch) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    async with proxy() as between, running() as server:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, between.url)
+        engine = await onboard(Settings(), "vllm", server.url)
+        await engine.check()
+        await engine.close()
+        assert between.asked == []
+        engine = await onboard(Settings(proxy_from_env=True), "vllm", server.url)
+        assert await engine.check()
+        await engine.close()
+        assert between.asked
+        assert all(target.startswith(f"{server.url}/") for target in between.asked)
+        before = len(between.asked)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        engine = await onboard(Settings(proxy_from_env=True), "vllm", server.url)
+        await engine.close()
+        assert len(between.asked) == before
