@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -58,9 +59,9 @@ class Draft:
         self.engine: str | None = None
         self.translator: Translator | None = None
         self.recorder: Recorder | None = None
-        # What carries it, and what a retry of it is told by, once it runs.
-        self.passage: Passage | None = None
+        # What a retry of it is told by, once it runs.
         self.tried: Try | None = None
+        self._passage: weakref.ref[Passage] | None = None
         self.reader: Reader | None = None
         # Its pin, or why it has none, in a rollout that asked for pinned prompts; and the tokens that it kept.
         self.pin: Pinned | None = None
@@ -86,6 +87,16 @@ class Draft:
         self.ended_ms: float | None = None
         # What the choices brought in all, once the call has ended: asked for several times, and dear to put together.
         self._brought: list[Choice] | None = None
+
+    @property
+    def passage(self) -> Passage | None:
+        """What carries the call, while anything does."""
+        return None if self._passage is None else self._passage()
+
+    @passage.setter
+    def passage(self, passage: Passage) -> None:
+        # Weakly, for it holds the draft: a request's megabytes are not left to the collector.
+        self._passage = weakref.ref(passage)
 
     def __repr__(self) -> str:
         return f"<Draft {self.n} {self.recorder.state if self.recorder else 'not sent'}>"

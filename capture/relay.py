@@ -36,9 +36,9 @@ async def serve(
     limit = calls.reserve(draft)
     if limit is None:
         to_engine = await calls.admit(draft, dialect, headers)
-        draft.passage = Passage(calls, incoming, draft, keep_alive=dialect.bears_comments)
-        calls.begin(draft, draft.passage.cut, said)
-        if (carried := await draft.passage.run(to_engine)) is not None:
+        draft.passage = passage = Passage(calls, incoming, draft, keep_alive=dialect.bears_comments)
+        calls.begin(draft, passage.cut, said)
+        if (carried := await passage.run(to_engine)) is not None:
             return carried
         limit = draft.cut_by
     assert limit is not None

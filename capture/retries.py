@@ -129,6 +129,9 @@ class Tries:
 
     def leave(self, tried: Try, *, through: bool) -> None:
         """Note that the agent of a running call hung up; `through`: its reply had been sampled in full."""
+        if tried.delivered:
+            # Another of its agents has it.
+            return
         if through:
             tried.delivered = False
             self._wait(tried)

@@ -47,6 +47,7 @@ class Transcript:
         self.failure: TreeringError | None = None
         self.followers = 0
         self._size = 0
+        self._closed = False
         self._changed: asyncio.Future[None] | None = None
         # By who follows: how many pieces it has written.
         self._read: dict[object, int] = {}
@@ -71,8 +72,8 @@ class Transcript:
         if self.followers:
             self._tell()
         elif Transcript.kept > BUDGET:
-            self._drop()
             self.dropped = True
+            self.close()
 
     def end(self, *, clean: bool, through: bool) -> None:
         """Note that all has been said: with a clean end, and with the reply's end in it."""
@@ -85,9 +86,11 @@ class Transcript:
         self._tell()
 
     def close(self) -> None:
-        """Let go of what is kept, once nobody can join any more; who follows keeps its own way to it."""
+        """Let go of what is kept, once nobody can join any more; who follows still reads it to its end."""
         Transcript.kept -= self._size
         self._size = 0
+        self._closed = True
+        self._let_go()
 
     async def changed(self) -> None:
         """Return when something has been added since this was called."""
@@ -104,6 +107,7 @@ class Transcript:
         """Note that one who followed has left."""
         self.followers -= 1
         self._read.pop(who, None)
+        self._let_go()
         self._move()
 
     def has_read(self, who: object, pieces: int) -> None:
@@ -117,9 +121,10 @@ class Transcript:
             self._moved = asyncio.get_running_loop().create_future()
             await self._moved
 
-    def _drop(self) -> None:
-        self.close()
-        self.pieces = []
+    def _let_go(self) -> None:
+        if self._closed and not self.followers:
+            # Not left to the collector: a reply may have megabytes, and an error holds its whole call.
+            self.pieces, self.failure = [], None
 
     def _tell(self) -> None:
         if self._changed is not None and not self._changed.done():

@@ -8,8 +8,10 @@ What is promised, whatever breaks and wherever:
 
 import asyncio
 import contextlib
+import gc
 import json
 import time
+import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -419,3 +421,27 @@ async def test_a_slow_engine_holds_up_nobody_else(tmp_path: Path) -> None:
 
 def test_what_follows_a_finish_is_bounded() -> None:
     assert passage.TAIL_LIMIT_S <= 2
+
+
+@pytest.mark.parametrize("stream", tongues.STREAMED)
+async def test_a_call_that_has_ended_leaves_nothing_to_the_collector(tmp_path: Path, stream: bool) -> None:
+    """A request may have megabytes, and the collector comes round when it will."""
+    async with running() as engine, house(engine, tmp_path) as home:
+        rollout = await home.rollout()
+        live = await home.appliance.rollouts.admit(rollout["secret"])
+        gc.collect()
+        gc.disable()
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(got(home.chat(rollout, stream=stream)))
+                exchange = await engine.next()
+                (tried,) = live.tries._running.values()
+                kept = weakref.ref(tried.draft)
+                del tried
+                exchange.send(*STREAM).end() if stream else exchange.answer(whole(IDS))
+            await settled(home)
+            async with asyncio.timeout(10):
+                while kept() is not None:  # noqa: ASYNC110  the last of its frames ends unseen
+                    await asyncio.sleep(0)
+        finally:
+            gc.enable()
