@@ -5,12 +5,13 @@ Errors are looked up on `asyncpg` itself (`driver.asyncpg.DiskFullError`); conne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 import asyncpg  # type: ignore[import-untyped]  # it brings no types; those below stand for them
 
-__all__ = ["Connection", "Pool", "asyncpg"]
+__all__ = ["Connection", "Pool", "asyncpg", "columns"]
 
 
 class Connection(Protocol):
@@ -41,3 +42,8 @@ class Pool(Protocol):
     async def close(self) -> None: ...
 
     def terminate(self) -> None: ...
+
+
+def columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    """Return rows as PostgreSQL takes many at a time: an array a column, for `unnest`, and `width` of them for none."""
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]

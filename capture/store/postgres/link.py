@@ -41,7 +41,7 @@ _ACCEPTED = (
 class Sort(Enum):
     """What an error of the driver means for the write that met it."""
 
-    # The server can't be reached, or can't serve: try again, elsewhere nothing is wrong.
+    # The server can't be reached, or serves nobody: try again.
     DOWN = "down"
     # Two transactions met; one of them has to be run again.
     RACE = "race"
@@ -61,7 +61,6 @@ _DOWN = (
     asyncpg.OperatorInterventionError,
     asyncpg.TooManyConnectionsError,
     asyncpg.InternalClientError,
-    asyncpg.LockNotAvailableError,
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
 _RACE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.ForeignKeyViolationError)

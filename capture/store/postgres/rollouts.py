@@ -15,7 +15,7 @@ import msgspec
 
 from capture.store import answers, reads, rows
 from capture.store.base import Arrival, EngineState, Entry, Page, Query, Spent
-from capture.store.postgres.driver import Connection
+from capture.store.postgres.driver import Connection, columns
 from capture.store.postgres.schema import HOLDING, LOCKS, SWEEPING
 from capture.store.writes import changed, id_taken
 from graph.records import Rollout, Stop
@@ -35,30 +35,37 @@ async def add(db: Connection, entries: Sequence[Entry], *, key: str | None, answ
             raise id_taken(name)
         taken.add(name)
     gone = [entry for entry in entries if entry.rollout.state == "closed"]
-    closed = await _next(db, "closed", len(gone)) if gone else 0
-    for at, entry in enumerate(entries):
-        rollout = entry.rollout
-        place = None
-        if rollout.state == "closed":
-            place, closed = closed, closed + 1
-        row = await db.fetchval(
-            'INSERT INTO rollout (id, version, created, closed, state, "group", first_call_at, last_call_at, secret,'
-            " tools_secret, record, registration) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
-            " RETURNING key",
-            rollout.id,
+    closed = iter(range(await _next(db, "closed", len(gone)), 2**63)) if gone else iter(())
+    made = [
+        (
+            entry.rollout.id,
             entry.version,
             created + at,
-            place,
-            rollout.state,
-            _spelt(rollout.group),
-            rollout.first_call_at,
-            rollout.last_call_at,
+            next(closed) if entry.rollout.state == "closed" else None,
+            entry.rollout.state,
+            _spelt(entry.rollout.group),
+            entry.rollout.first_call_at,
+            entry.rollout.last_call_at,
             entry.secret,
             entry.tools_secret,
-            rows.dump_rollout(rollout),
+            rows.dump_rollout(entry.rollout),
             rows.dump(entry.registration),
         )
-        await _put_labels(db, row, rollout.labels)
+        for at, entry in enumerate(entries)
+    ]
+    # All in one: a registration may be of thousands, and other calls' records wait behind it.
+    put = await db.fetch(
+        'INSERT INTO rollout (id, version, created, closed, state, "group", first_call_at, last_call_at, secret,'
+        " tools_secret, record, registration) SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[],"
+        " $4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[], $9::bytea[], $10::bytea[], $11::text[],"
+        " $12::text[]) RETURNING id, key",
+        *columns(made, 12),
+    )
+    keys = {row["id"]: row["key"] for row in put}
+    await _put_labels(
+        db,
+        [(keys[entry.rollout.id], name, value) for entry in entries for name, value in entry.rollout.labels.items()],
+    )
     if key is not None and answer is not None:
         await db.execute("DELETE FROM answer WHERE until <= $1", now)
         await db.execute(
@@ -105,7 +112,7 @@ async def change(db: Connection, rollout: str, changes: Mapping[str, Any], *, no
     )
     if new.labels != old.rollout.labels:
         await db.execute("DELETE FROM label WHERE rollout = $1", key)
-        await _put_labels(db, key, new.labels)
+        await _put_labels(db, [(key, name, value) for name, value in new.labels.items()])
     # Read back, not handed back: a value that the record can't hold fails here, and the change with it.
     return await _entry(db, key)
 
@@ -260,11 +267,13 @@ async def _entry(db: Connection, key: int) -> Entry:
     return rows.entry(tuple(row))
 
 
-async def _put_labels(db: Connection, key: int, labels: Mapping[str, str]) -> None:
+async def _put_labels(db: Connection, labels: Sequence[tuple[int, str, str]]) -> None:
     if labels:
-        await db.executemany(
-            "INSERT INTO label (rollout, name, value) VALUES ($1, $2, $3)",
-            [(key, _spelt(name), _spelt(value)) for name, value in labels.items()],
+        await db.execute(
+            "INSERT INTO label (rollout, name, value) SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[])",
+            [key for key, _, _ in labels],
+            [_spelt(name) for _, name, _ in labels],
+            [_spelt(value) for _, _, value in labels],
         )
 
 

@@ -349,7 +349,8 @@ class PostgresStore:
     async def _ask(self, work: Callable[[Connection], Awaitable[T]], *, snapshot: bool = False) -> T:
         """Run what may be run twice on a connection of the pool; again, for a while, when it is lost."""
         loop = asyncio.get_running_loop()
-        patience = loop.time() + (PATIENCE_S if self.failure is None else 0.0)
+        began = loop.time()
+        patience = {Sort.RACE: PATIENCE_S, Sort.DOWN: PATIENCE_S if self.failure is None else 0.0}
         while True:
             pool = self._pool
             if pool is None:
@@ -361,8 +362,7 @@ class PostgresStore:
                     async with db.transaction(isolation="repeatable_read", readonly=True):
                         return await work(db)
             except Exception as error:
-                meaning = link.sort(error)
-                if meaning is Sort.RACE or (meaning is Sort.DOWN and loop.time() < patience):
+                if loop.time() - began < patience.get(link.sort(error), 0.0):
                     await asyncio.sleep(PAUSE_S)
                     continue
                 raise self._failed(error, "read") from error
