@@ -55,9 +55,6 @@ its loop up for long."""
 TELL_EVERY_S = 0.5
 """Between two looks at whether the store can be written, of which workers are told."""
 
-SERVED_EVERY_S = 0.1
-"""Between two looks at whether any worker still serves a call, before the tunnels close."""
-
 _log = logging.getLogger("treering")
 
 
@@ -106,8 +103,9 @@ class Supervisor(Appliance):
             slot.tell("leave")
 
     async def _served(self) -> None:
-        while await self.store.running():  # noqa: ASYNC110 - workers end calls, and no event of theirs comes here
-            await asyncio.sleep(SERVED_EVERY_S)
+        # Not by what the store says: other replicas serve, too.
+        for slot in self._slots:
+            await slot.served.wait()
 
     async def _look_after(self) -> None:
         """Tell workers whether the store can be written, and end those that hang, for ever."""
@@ -162,6 +160,8 @@ class _Slot:
         self._channel: Channel | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._keeping: asyncio.Task[None] | None = None
+        # Set when the worker has said that it serves nobody any more, or is gone.
+        self.served = asyncio.Event()
         # Engine's name → calls there, as told last.
         self.load: Mapping[str, int] = {}
         # When that was, by the monotonic clock; None while none is ready.
@@ -255,6 +255,9 @@ class _Slot:
             if not ready.done():
                 ready.set_result(None)
 
+        def served(_: msgspec.Raw) -> None:
+            self.served.set()
+
         def load(body: msgspec.Raw) -> None:
             self._heard = time.monotonic()
             self.load = unpack(body, dict[str, int])
@@ -264,7 +267,7 @@ class _Slot:
             mine,
             name=f"worker {self._number}",
             answers={"hello": hello, "engine": head.engine_for, **(desk.answers if desk else {})},
-            hears={"failed": failed, "ready": is_ready, "load": load, **(desk.hears if desk else {})},
+            hears={"failed": failed, "ready": is_ready, "load": load, "served": served, **(desk.hears if desk else {})},
         )
         await channel.start()
         files = [its.fileno(), *(sock.fileno() for sock in head.sockets)]
@@ -282,6 +285,7 @@ class _Slot:
         finally:
             its.close()
         self._channel, self._process = channel, process
+        self.served.clear()
         serving = spawn(channel.run(), name=f"serve worker {self._number}")
         ended = spawn(process.wait(), name=f"wait for worker {self._number}")
         life = _Life(process, channel, desk, serving, ended)
@@ -308,6 +312,7 @@ class _Slot:
         await life.serving
         await life.channel.settled()
         self.load, self._heard = {}, None
+        self.served.set()
         self._head.loads()
         if life.desk is not None and life.desk.running:
             calls = sorted(life.desk.running)

@@ -74,6 +74,12 @@ class Worker(Appliance):
         for sock in self._sockets:
             await web.SockSite(runner, sock, backlog=BACKLOG, ssl_context=self.tls).start()
 
+    async def retire(self) -> None:
+        """Take no more requests, and tell the supervisor when none is served any more."""
+        await self.leave()
+        await self._served()
+        self._channel.tell("served")
+
     async def report(self) -> None:
         """Tell the supervisor how many calls are at each engine, for ever."""
         while True:
@@ -95,7 +101,7 @@ async def work(channel_fd: int, socket_fds: list[int]) -> int:
 
     def leave(_: msgspec.Raw) -> None:
         if worker is not None:
-            spawn(worker.leave(), name="take no more requests")
+            spawn(worker.retire(), name="take no more requests")
 
     channel = Channel(
         socket.socket(fileno=channel_fd), name="the supervisor",
@@ -104,10 +110,11 @@ async def work(channel_fd: int, socket_fds: list[int]) -> int:
     await channel.start()
     bond = spawn(_bond(channel), name="channel to the supervisor")
     hello = unpack(await channel.ask("hello", os.getpid()), Hello)
-    worker = Worker(channel, hello, [socket.socket(fileno=each) for each in socket_fds])
-    stop_logs = logs.setup(worker.settings.log_format, worker.settings.log_level, stream=stderr())
+    given = settings(hello.settings)
+    stop_logs = logs.setup(given.log_format, given.log_level, stream=stderr())
     try:
         try:
+            worker = Worker(channel, hello, [socket.socket(fileno=each) for each in socket_fds])
             await worker.start()
         except TreeringError as error:
             channel.tell("failed", error.message)

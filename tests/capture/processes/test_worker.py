@@ -38,7 +38,7 @@ class Played:
         async def hello(_) -> Hello:
             return self.hello
 
-        words = ("ready", "failed", "load")
+        words = ("ready", "failed", "load", "served")
         hears = {word: lambda _, word=word: self.said.put_nowait(word) for word in words}
         self.channel = Channel(mine, name="worker", answers={"hello": hello}, hears=hears)
         await self.channel.start()
@@ -85,6 +85,16 @@ async def test_it_serves_until_it_is_told_to_stop(played):
     assert await played.ended() == 0
     writer.close()
     await writer.wait_closed()
+
+
+async def test_it_says_when_it_serves_nobody_any_more(played):
+    await played.start(os.getpid())
+    assert await played.word() == "ready"
+    played.channel.tell("leave")
+    while (word := await played.word()) != "served":
+        assert word == "load"
+    played.channel.tell("stop")
+    assert await played.ended() == 0
 
 
 async def test_it_ends_at_once_when_its_supervisor_goes(played):
