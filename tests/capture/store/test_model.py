@@ -21,13 +21,14 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     consumes,
     initialize,
+    multiple,
     precondition,
     rule,
     run_state_machine_as_test,
 )
 
-from capture.store.base import Delta, Entry, Query, Record, Spool
-from graph.records import Call, Notice
+from capture.store.base import Delta, EngineState, Entry, Query, Record, Spent, Spool, new_tokens
+from graph.records import Call, Notice, Stop
 from tests.capture.store.places import FilePlace, Place, with_database
 from tests.capture.store.samples import NOW, as_json, call, ended, entry, parsed, plain, request
 
@@ -52,6 +53,35 @@ class Kept:
         self.records: dict[int, Record] = {}
         self.deliveries: dict[int, list[dict[str, Any]]] = {}
         self.notices: list[Notice] = []
+        # The next number, and the next reading of the counter.
+        self.next = self.tick = 0
+        # Arrivals that have not begun.
+        self.arrived: set[int] = set()
+        # What each ended call counts as.
+        self.spent: dict[int, int] = {}
+        self.sealed = 0
+        self.called = False
+
+    def see(self, call: Call) -> None:
+        """Move the counters behind a call."""
+        self.next = max(self.next, call.n + 1)
+        self.tick = max(self.tick, call.arrived + 1, -1 if call.ended is None else call.ended + 1)
+
+    def end(self) -> int:
+        """Give out the reading at an end."""
+        self.tick += 1
+        return self.tick - 1
+
+    def abort(self, n: int) -> None:
+        """End a call that runs."""
+        call = self.calls[n] = msgspec.structs.replace(
+            self.calls[n], status="aborted", delivered=None, ended=self.end()
+        )
+        self.spent[n] = new_tokens(call, None)
+
+    @property
+    def running(self) -> list[int]:
+        return sorted(self.arrived | {n for n, call in self.calls.items() if call.status == "running"})
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -74,6 +104,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.created: list[str] = []
         self.closed: list[str] = []
         self.named = 0
+        self.engines: dict[str, EngineState] = {}
         self.open()
 
     def open(self) -> None:
@@ -99,21 +130,52 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(target=running, name=rollouts, texts=TEXTS, extra=EXTRA)
     def begin(self, name, texts, extra):
+        """A call that was numbered by its process, as where there is but one."""
         kept = self.kept.get(name)
-        n = len(kept.calls) if kept else 0
+        n = kept.next if kept else 0
+        return self._begun(name, call(n, b"{}", arrived=kept.tick if kept else 0), texts, extra)
+
+    @rule(target=running, name=rollouts, choices=st.integers(0, 2), texts=st.none() | TEXTS, extra=EXTRA)
+    def arrive(self, name, choices, texts, extra):
+        """A call that was numbered by the store; without texts it ends before it begins."""
+        kept = self.kept.get(name)
+        found = self.loop.run(self.store.arrive(name, choices=choices, started_at=NOW))
+        if kept is None or kept.sealed or kept.entry.rollout.state == "closed":
+            assert found is None
+            return multiple()
+        assert (found.n, found.arrived) == (kept.next, kept.tick)
+        kept.next += max(1, choices)
+        kept.tick += 1
+        kept.arrived.add(found.n)
+        sampled = sum(call.status in ("complete", "aborted") for call in kept.calls.values())
+        assert found.spent == Spent(
+            sampled=sampled, running=len(kept.running), new_tokens=sum(kept.spent.values()), first_call_at=NOW
+        )
+        assert found.engines == self.engines
+        kept.called = True
+        self.same_entry(found.entry, kept)
+        started = call(found.n, b"{}", arrived=found.arrived)
+        if texts is None:
+            return name, started, request("never begun", **extra)
+        return self._begun(name, started, texts, extra)
+
+    def _begun(self, name, started, texts, extra):
         body = request(*texts, **extra)
-        begun = call(n, body)
+        begun = call(started.n, body, arrived=started.arrived)
         self.store.begin(name, begun, body)
-        if kept:
-            kept.calls[n], kept.requests[n], kept.deliveries[n] = begun, body, []
-        return name, n, body
+        if (kept := self.kept.get(name)) is not None:
+            kept.arrived.discard(begun.n)
+            kept.calls[begun.n], kept.requests[begun.n], kept.deliveries[begun.n] = begun, body, []
+            kept.see(begun)
+            kept.called = True
+        return name, started, body
 
     @rule(at=running, prompt=st.none() | IDS, sampled=st.none() | IDS, logprobs=st.none() | LOGPROBS)
     def spool(self, at, prompt, sampled, logprobs):
-        name, n, _ = at
+        name, n = at[0], at[1].n
         self.store.spool(name, n, Spool(prompt_ids=prompt, sampled_ids=sampled, logprobs=logprobs))
         kept = self.kept.get(name)
-        if kept and n not in kept.records and kept.calls[n].status == "running":
+        if kept and n in kept.calls and kept.calls[n].status == "running":
             old = kept.calls[n]
             kept.calls[n] = msgspec.structs.replace(
                 old,
@@ -130,11 +192,12 @@ class StoreMachine(RuleBasedStateMachine):
         logprobs=st.none() | LOGPROBS,
         choose=st.integers(0, 100),
         sent=st.none() | EXTRA,
+        given_out=st.booleans(),
         reply=st.none() | st.sampled_from([b'{"id":"x"}', b"not json", b'{"choices":["' + b"z" * 400 + b'"]}']),
     )
-    def finish(self, at, status, tail, sampled, logprobs, choose, sent, reply):
-        name, n, body = at
-        kept = self.kept.get(name)
+    def finish(self, at, status, tail, sampled, logprobs, choose, sent, given_out, reply):
+        name, started, body = at
+        n, kept = started.n, self.kept.get(name)
         delta, prompt = None, tail
         holders = [call for call in kept.calls.values() if call.prompt_ids is not None] if kept else []
         if tail is not None and holders and choose % 4:
@@ -145,8 +208,9 @@ class StoreMachine(RuleBasedStateMachine):
             shared = choose % (len(stream) + 1)
             delta, prompt = Delta(holder=holder.n, shared=shared), np.concatenate([stream[:shared], tail])
         record = ended(
-            call(n, body),
+            call(n, body, arrived=started.arrived),
             body,
+            ended=None if given_out or kept is None else kept.tick,
             delta=delta,
             status=status,
             prompt_ids=prompt,
@@ -161,9 +225,52 @@ class StoreMachine(RuleBasedStateMachine):
             # In a group with whatever was handed over, and with what comes next.
             self.loop.run(self.together(self.store.finish(name, [record]), self.store.flush()))
         if kept:
-            delivered = kept.calls[n].delivered
-            kept.calls[n] = msgspec.structs.replace(record.call, delivered=delivered)
+            delivered = kept.calls[n].delivered if n in kept.calls else None
+            if delta is not None and (delta.holder == n or kept.calls[delta.holder].status == "running"):
+                delta = None
+            kept.arrived.discard(n)
+            kept.calls[n] = msgspec.structs.replace(
+                record.call, delivered=delivered, ended=kept.end() if record.call.ended is None else record.call.ended
+            )
+            kept.see(kept.calls[n])
+            kept.spent[n] = new_tokens(record.call, delta)
             kept.records[n] = record
+            kept.requests[n] = body
+            kept.deliveries.setdefault(n, [])
+            kept.called = True
+
+    @rule(name=rollouts, numbers=st.sets(st.integers(0, 5)))
+    def abort(self, name, numbers):
+        self.loop.run(self.store.abort([(name, n) for n in sorted(numbers)]))
+        if (kept := self.kept.get(name)) is not None:
+            kept.arrived -= numbers
+            for n in sorted(numbers):
+                if n in kept.calls and kept.calls[n].status == "running":
+                    kept.abort(n)
+
+    @rule(name=rollouts, cut=st.booleans())
+    def seal(self, name, cut):
+        self.loop.run(self.store.seal(name, cut=cut))
+        if (kept := self.kept.get(name)) is not None:
+            kept.sealed = max(kept.sealed, 1 + cut)
+
+    @rule(name=rollouts, n=st.integers(0, 3), limit=st.sampled_from(["max_calls", "deadline_s"]))
+    def stop(self, name, n, limit):
+        kept = self.kept.get(name)
+        before = kept.entry.rollout.stopped if kept else None
+        expected = Stop(limit=limit, at_call=before.at_call if before else n, stops=1 + (before.stops if before else 0))
+        assert self.loop.run(self.store.stop(name, n, limit)) == expected
+        if kept:
+            rollout = msgspec.structs.replace(kept.entry.rollout, stopped=expected)
+            kept.entry = msgspec.structs.replace(kept.entry, rollout=rollout)
+
+    @rule(name=st.sampled_from("ef"), held=st.none() | st.booleans(), version=st.none() | st.sampled_from(["1", "2"]))
+    def set_engine(self, name, held, version):
+        self.loop.run(self.store.set_engine(name, held=held, version=version))
+        old = self.engines.get(name, EngineState())
+        self.engines[name] = EngineState(
+            held=old.held if held is None else held, version=old.version if version is None else version
+        )
 
     async def together(self, *works: Awaitable[None]) -> None:
         await asyncio.gather(*works)
@@ -215,11 +322,9 @@ class StoreMachine(RuleBasedStateMachine):
         recovered = []
         for name in self.created:
             kept = self.kept[name]
-            running = [n for n in sorted(kept.calls) if kept.calls[n].status == "running"]
-            counter = max((max(call.arrived, call.ended or 0) for call in kept.calls.values()), default=0)
-            for n in running:
-                counter += 1
-                kept.calls[n] = msgspec.structs.replace(kept.calls[n], status="aborted", delivered=None, ended=counter)
+            kept.arrived.clear()
+            for n in kept.running:
+                kept.abort(n)
                 recovered.append((name, n))
         assert self.store.recovered == tuple(recovered)
 
@@ -237,6 +342,16 @@ class StoreMachine(RuleBasedStateMachine):
                 else:
                     assert found["request"] == parsed(kept.requests[n])
             assert self.loop.run(self.store.notices(name)) == kept.notices
+            assert self.loop.run(self.store.running(name)) == [(name, n) for n in kept.running]
+        assert self.loop.run(self.store.engines()) == self.engines
+        assert self.loop.run(self.store.running()) == [
+            (name, n) for name in self.created for n in self.kept[name].running
+        ]
+        assert self.loop.run(self.store.sealed()) == {
+            name: kept.sealed > 1
+            for name, kept in self.kept.items()
+            if kept.sealed and kept.entry.rollout.state == "open"
+        }
 
     @rule(
         limit=st.integers(1, 3), label=st.none() | st.sampled_from("xy"), order=st.sampled_from(["created", "closed"])
@@ -255,7 +370,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def same_entry(self, found: Entry | None, kept: Kept) -> None:
         """Compare but for what the store keeps by itself: the version, and the times of the first and last call."""
-        at = NOW if kept.calls else None
+        at = NOW if kept.called else None
         rollout = msgspec.structs.replace(kept.entry.rollout, first_call_at=at, last_call_at=at)
         assert found is not None
         assert found.version >= kept.entry.version
