@@ -12,30 +12,29 @@ The agent's handler carries its call: no task and no queue stands between a toke
 is also noted in the call's transcript, and a retry that joins (`follow`) writes it from there, in a handler of its own.
 When the handler that carries is cancelled while others follow, a task carries on in its place, without an agent of its
 own: `_carry` may be begun again at any step that awaits, since what has been done stands in the recorder. A reply that
-comes whole is fetched by a task from the beginning, for there all is lost with the request; a stream whose head hadn't
-come is asked for again, which is still before its first byte.
+comes whole is fetched by a task of its own (`asking`); a stream whose head hadn't come is asked for again, which is
+still before its first byte.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
 from capture import admission, intake
+from capture.asking import CUT, Asking
 from capture.calls import Calls
 from capture.draft import Draft
-from capture.errors import EngineError, StoreError, TreeringError
-from capture.queue import FULL
+from capture.errors import CaptureError, EngineError, StoreError, TreeringError
 from capture.recorder import Recorder
 from capture.silence import Silence
 from capture.tasks import spawn
 from capture.transcripts import Transcript
-from capture.upstream import REPLY_LIMIT, Engine, whole
+from capture.upstream import REPLY_LIMIT
 
 TAIL_LIMIT_S = 2.0
 """How long the engine's stream is read on after the finish: usage, and some engines' ids, come behind it."""
@@ -48,8 +47,6 @@ SPOOL_EVERY_S = 1.0
 
 ABORT_RETRY_S = 2.0
 """`Retry-After` when the engine broke a reply off while pausing or shutting down."""
-
-_CUT = (aiohttp.ClientPayloadError, aiohttp.ServerConnectionError)
 
 
 class Passage:
@@ -64,14 +61,8 @@ class Passage:
         self._draft = draft
         self._recorder: Recorder = draft.recorder
         self._headers: list[tuple[str, str]] = []
-        self._answer: aiohttp.ClientResponse | None = None
-        # Of an answer that isn't a stream, or that had to be looked at first.
-        self._body: bytes | None = None
-        # Fetches a reply that comes whole; gives back what went wrong.
-        self._fetching: asyncio.Task[TreeringError | None] | None = None
+        self._asking = Asking(calls, draft)
         self._concluding: asyncio.Task[StoreError | None] | None = None
-        # Gives the place at the engine back.
-        self._leave: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         # The agent has the reply's head.
         self._begun = False
@@ -106,7 +97,7 @@ class Passage:
         except asyncio.CancelledError:
             if self._draft.cut_by is not None and not self._begun and self._is_cut_alone():
                 self._recorder.stopped(f"the rollout's limit {self._draft.cut_by} is reached")
-                self._drop()
+                self._asking.drop()
                 self.said.fail(EngineError("engine_cut", "The rollout's time is over.", status=503))
                 return None
             if self._is_followed() and not self._is_cut:
@@ -141,12 +132,15 @@ class Passage:
         """Carry the call on from where it stands; None without an agent of its own."""
         try:
             await self._ask()
-            assert self._answer is not None
-            if self._answer.status < 300 and self._answer.content_type == "text/event-stream":
-                return await self._stream(self._answer, incoming)
-            return await self._whole(self._answer, incoming)
+            answer = self._asking.answer
+            assert answer is not None
+            carry = self._stream if self._asking.is_stream else self._whole
+            return await carry(answer, incoming)
         except TreeringError as error:
             self.said.fail(error)
+            raise
+        except Exception:
+            await self._fail()
             raise
 
     def _is_followed(self) -> bool:
@@ -155,9 +149,9 @@ class Passage:
     def _hand_over(self) -> None:
         """Let a task of its own carry the call on, for those who follow."""
         self._alone = True
-        if self._answer is None and self._fetching is None:
+        if self._asking.is_lost_when_left:
             # It will be asked for again, and wait for a place again.
-            self._give_back()
+            self._asking.give_back()
         spawn(self._carry_on(), name=f"carry call {self._draft.live.id}/{self._draft.n} on")
 
     async def _carry_on(self) -> None:
@@ -182,27 +176,15 @@ class Passage:
     def _finish(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._give_back()
-        if self._answer is not None and self._concluding is not None:
-            self._answer.close()
+        self._asking.give_back()
+        if self._asking.answer is not None and self._concluding is not None:
+            self._asking.answer.close()
         self.said.close()
 
     async def _ask(self) -> None:
         """Ask the engine, until its answer's head is here, and of a whole reply the body. Raises `TreeringError`."""
-        if self._answer is not None and self._fetching is None:
-            return
-        request = self._draft.request
-        assert request is not None
         try:
-            if request.streamed:
-                await self._send()
-            else:
-                if self._fetching is None:
-                    name = f"fetch call {self._draft.live.id}/{self._draft.n}"
-                    self._fetching = spawn(self._fetch(), name=name)
-                error = await asyncio.shield(self._fetching)
-                if error is not None:
-                    raise error
+            await self._asking.ask(self._headers)
         except TreeringError as error:
             # A reply that broke off has been noted by the recorder.
             if self._recorder.status == "running":
@@ -210,92 +192,15 @@ class Passage:
             await self._conclude()
             raise
 
-    async def _fetch(self) -> TreeringError | None:
-        """Fetch an answer with its body; the error is given back, since nobody may be left to raise it to."""
-        try:
-            await self._send()
-            answer = self._answer
-            assert answer is not None
-            if answer.content_type == "text/event-stream" and answer.status < 300:
-                return None
-            await self._read(answer)
-        except TreeringError as error:
-            return error
-        return None
-
-    async def _send(self) -> None:
-        """Send the request to the first engine that takes it. Raises `TreeringError`."""
-        draft = self._draft
-        assert draft.request is not None
-        for engine in draft.engines:
-            assert draft.admitted is not None
-            try:
-                self._leave = await self._calls.enter(draft, engine)
-                self._answer = await self._post(engine)
-            except EngineError as error:
-                # A full line is no reason to go elsewhere: there the whole history would be read anew.
-                if engine is draft.engines[-1] or error.code in FULL:
-                    raise
-                self._give_back()
-                continue
-            if self._answer.status in (400, 422):
-                self._body = await whole(self._answer)
-                if self._calls.without_refused(draft, engine, self._body):
-                    self._answer = await self._post(engine)
-                    self._body = None
-            self._sent(self._answer, engine)
-            return
-        raise AssertionError("a call has at least one engine")
-
-    async def _post(self, engine: Engine) -> aiohttp.ClientResponse:
-        """Send the request. Raises `EngineError`, also for an engine that takes it and says nothing."""
-        draft = self._draft
-        assert draft.request is not None
-        body = await self._calls.body(draft, engine)
-        try:
-            async with asyncio.timeout(self._calls.silence_s):
-                return await engine.send("POST", draft.request.path, body=body, headers=self._headers)
-        except TimeoutError:
-            raise self._silent() from None
-
-    def _silent(self) -> EngineError:
-        self._doubt()
-        return EngineError(
-            "engine_silent",
-            f"The engine said nothing for {self._calls.silence_s:g} s.",
-            hint="It may hang: `treering doctor` says more. The limit is --engine-silence.",
-            status=504,
-        )
-
-    def _sent(self, answer: aiohttp.ClientResponse, engine: Engine) -> None:
-        refuse_auth(answer.status)
-        if answer.status < 300:
-            self._calls.inquire(self._draft, engine)
-
-    async def _read(self, answer: aiohttp.ClientResponse) -> None:
-        """Read an answer's body. Raises `EngineError` where it breaks off, having told the recorder."""
-        if self._body is not None:
-            return
-        recorder = self._recorder
-        try:
-            async with asyncio.timeout(self._calls.silence_s):
-                self._body = await whole(answer)
-        except TimeoutError:
-            error = self._silent()
-            recorder.answered(answer.status)
-            recorder.cut(error.message)
-            raise error from None
-        except EngineError as error:
-            recorder.answered(answer.status)
-            recorder.cut(error.message)
-            raise
-        except _CUT as error:
-            self._doubt()
-            recorder.answered(answer.status)
-            recorder.cut(str(error) or type(error).__name__)
-            raise EngineError(
-                "engine_cut", "The engine broke its answer off.", hint="Its log says why; try again."
-            ) from error
+    async def _fail(self) -> None:
+        """End a call that failed for a reason of our own: whatever it was, nothing of it may run on."""
+        if self._concluding is None:
+            self._asking.drop()
+            if self._recorder.status == "running":
+                self._draft.fail(CaptureError("internal", "Treering failed."))
+            await self._conclude()
+        if not self.said.over:
+            self.said.fail(CaptureError("internal", "Treering failed.", hint="Its log says where; please report it."))
 
     # -- a stream
 
@@ -318,8 +223,8 @@ class Passage:
             if recorder.status == "running":
                 try:
                     await self._relay_to_finish(answer, response)
-                except _CUT as error:
-                    self._doubt()
+                except CUT as error:
+                    self._asking.doubt()
                     recorder.cut(str(error) or type(error).__name__)
             if recorder.state == "finished":
                 await self._read_tail(answer)
@@ -401,7 +306,7 @@ class Passage:
                             spooled = now
         except TimeoutError:
             # Half-open: the connection stands, and nothing comes.
-            self._doubt()
+            self._asking.doubt()
             recorder.cut(f"nothing came for {limit:g} s")
 
     async def _read_tail(self, answer: aiohttp.ClientResponse) -> None:
@@ -415,7 +320,7 @@ class Passage:
                     self._recorder.feed(data, (time.monotonic() - self._draft.start) * 1000)
         except TimeoutError:
             pass
-        except _CUT as error:
+        except CUT as error:
             self._recorder.cut(str(error) or type(error).__name__)
             return
         self._recorder.eof()
@@ -426,13 +331,12 @@ class Passage:
         recorder = self._recorder
         if recorder.state == "waiting":
             try:
-                await self._read(answer)
+                body = await self._asking.read()
             except EngineError:
                 await self._conclude()
                 raise
-            assert self._body is not None
             recorder.answered(answer.status)
-            recorder.whole(self._body, (time.monotonic() - self._draft.start) * 1000)
+            recorder.whole(body, (time.monotonic() - self._draft.start) * 1000)
         await self._conclude()
         if recorder.untranslatable is not None:
             raise EngineError(
@@ -481,22 +385,16 @@ class Passage:
         # What is still to come goes to nobody: a retry is answered from the record.
         self.said.dropped = True
         if not through:
-            self._drop()
+            self._asking.drop()
         spawn(self._wind_up(), name=f"wind up call {self._draft.live.id}/{self._draft.n}")
-
-    def _drop(self) -> None:
-        """Drop the engine's request."""
-        if self._fetching is not None:
-            self._fetching.cancel()
-        if self._answer is not None:
-            self._answer.close()
 
     async def _wind_up(self) -> None:
         try:
             if self._concluding is None:
-                if self._recorder.finish_seen and self._answer is not None:
-                    await self._read_tail(self._answer)
-                    self._answer.close()
+                answer = self._asking.answer
+                if self._recorder.finish_seen and answer is not None:
+                    await self._read_tail(answer)
+                    answer.close()
                 elif self._draft.cut_by is not None:
                     self._recorder.stopped(f"the rollout's limit {self._draft.cut_by} is reached")
                     await self._calls.cut(self._draft)
@@ -527,17 +425,6 @@ class Passage:
         assert self._carrier is not None
         return self._carrier.uncancel() == 0 and not self._gone
 
-    def _doubt(self) -> None:
-        """The engine broke off: who answers there now is asked before its next call."""
-        for engine in self._draft.engines:
-            engine.doubted = engine.doubted or engine.name == self._draft.engine
-
-    def _give_back(self) -> None:
-        """Give the place at the engine back, if there is one."""
-        leave, self._leave = self._leave, None
-        if leave is not None:
-            leave()
-
     @property
     def _as_came(self) -> bool:
         return self._draft.translator is None
@@ -550,16 +437,6 @@ class Passage:
 def is_gone(incoming: web.Request) -> bool:
     """Say whether a client has closed its connection."""
     return incoming.transport is None or incoming.transport.is_closing()
-
-
-def refuse_auth(status: int) -> None:
-    """Raise `EngineError` for an engine's 401 or 403: the agent's own key was right."""
-    if status in (401, 403):
-        raise EngineError(
-            "engine_refused",
-            f"The engine refused Treering's own request with {status}; the agent's key was right.",
-            hint="Give the engine's key with --engine-key-file.",
-        )
 
 
 def reply_headers(answer: aiohttp.ClientResponse, *, as_came: bool = True) -> CIMultiDict[str]:

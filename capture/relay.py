@@ -9,12 +9,13 @@ from __future__ import annotations
 from aiohttp import web
 
 from capture import admission, intake, retries
+from capture.asking import refusal
 from capture.calls import Calls
 from capture.dialects.base import Dialect, Target
 from capture.errors import TreeringError
 from capture.following import follow
 from capture.live import Live
-from capture.passage import Passage, is_gone, refuse_auth, reply_headers
+from capture.passage import Passage, is_gone, reply_headers
 from capture.upstream import whole
 
 
@@ -82,7 +83,8 @@ async def forward(calls: Calls, incoming: web.Request, live: Live, path: str, *,
     body = admission.with_model(body, model) if body else body
     answer = await engine.send(incoming.method, path, body=body or None, headers=headers)
     async with answer:
-        refuse_auth(answer.status)
+        if answer.status in (401, 403):
+            raise refusal(answer.status)
         reply = await whole(answer)
     return web.Response(body=reply, status=answer.status, headers=reply_headers(answer))
 
@@ -96,7 +98,8 @@ async def count(
     request = dialect.read_count(body, target=target)
     asked = engine.adapter.count(request, model=live.rules.model or next(iter(engine.models), None))
     status, reply = await engine.ask(asked)
-    refuse_auth(status)
+    if status in (401, 403):
+        raise refusal(status)
     if status >= 400:
         translator = dialect.translator(request)
         failed = reply if translator is None else translator.failed(status, reply)
