@@ -73,16 +73,25 @@ class Site(Protocol):
     # For agents of that number, without /v1.
     def data_url(self, agent: int) -> str: ...
 
-    control_url: str
-    headers: dict[str, str]
+    @property
+    def control_url(self) -> str: ...
+
+    # What the control plane asks for.
+    @property
+    def headers(self) -> dict[str, str]: ...
+
     # What its log says last, for a person.
-    said: str
+    @property
+    def said(self) -> str: ...
 
     # Whether an ended reply may be missing if the rollout's findings name it: the store was down, and the agent was
     # given its reply all the same.
-    may_name_lost: bool
+    @property
+    def may_name_lost(self) -> bool: ...
+
     # Whether what the victim ran has ended by the time that it serves again.
-    ends_at_once: bool
+    @property
+    def ends_at_once(self) -> bool: ...
 
     async def start(self) -> None:
         """Start all of it."""
