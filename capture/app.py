@@ -52,6 +52,9 @@ that closes just then fails."""
 BACKLOG = 1024
 """Connections waiting to be accepted: a batch of rollouts starts within one second."""
 
+LAST_BYTES_S = 0.5
+"""For the end of what was served last to pass through a tunnel, which is cut where it stands when it closes."""
+
 SHUTDOWN_GRACE_S = 5.0
 """For what was cut at shutdown to write its record."""
 
@@ -280,6 +283,7 @@ class Appliance:
             try:
                 async with asyncio.timeout(self.settings.shutdown_timeout):
                     await self._served()
+                await asyncio.sleep(LAST_BYTES_S)
             except (TimeoutError, StoreError):
                 pass
         await self.reach.close()

@@ -30,6 +30,19 @@ def descendants(root: int | None = None, word: str = "") -> dict[int, str]:
     return {pid: lines[pid] for pid in found if word in lines[pid] and not lines[pid].startswith("ps ")}
 
 
+def alive(word: str) -> dict[int, str]:
+    """Return all processes of this machine whose command line has the word: whoever their parent has become."""
+    listed = subprocess.run(
+        ["ps", "-ww", "-eo", "pid=,stat=,args="], capture_output=True, text=True, check=True, timeout=20
+    )
+    found = {}
+    for line in listed.stdout.splitlines():
+        pid, state, args = line.split(None, 2)
+        if word in args and not state.startswith("Z") and not args.startswith("ps "):
+            found[int(pid)] = args
+    return found
+
+
 async def until(holds: Callable[[], object], *, limit_s: float = 20.0) -> None:
     """Return when it holds, looked at every 20 ms: what another process does sends no event here."""
     async with asyncio.timeout(limit_s):

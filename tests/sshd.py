@@ -36,6 +36,23 @@ class Sshd:
             "StrictHostKeyChecking=yes",
         )
 
+    @property
+    def spec(self) -> str:
+        """How `--tunnel` names it."""
+        return f"ssh={self.where}:{self.port}"
+
+    def program(self, **changes: str) -> str:
+        """Return a PATH on which `ssh` logs in here, as a user's own configuration would; `changes` are options."""
+        options = {option.partition("=")[0]: option.partition("=")[2] for option in self.options} | changes
+        config = self.folder / "config"
+        config.write_text("Host *\n" + "".join(f"  {name} {value}\n" for name, value in options.items()))
+        folder = self.folder / "bin"
+        folder.mkdir(exist_ok=True)
+        real = shutil.which("ssh")
+        (folder / "ssh").write_text(f'#!/bin/sh\nexec {real} -F {config} "$@"\n')
+        (folder / "ssh").chmod(0o755)
+        return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
     async def start(self) -> None:
         """Start it, and return when it takes connections."""
         argv = [SSHD, "-D", "-E", str(self.folder / "log"), "-f", str(self.folder / "sshd_config")]
