@@ -16,7 +16,7 @@ from capture.dialects.responses import Responses
 from tests.engine import whole
 from tests.playbook import data_of
 
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}},
     {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}},
 ]
