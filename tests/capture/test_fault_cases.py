@@ -10,9 +10,9 @@ import openai
 import pytest
 from aiohttp import web
 
-from capture import silence
+from capture import onboarding, silence, upstream
 from tests import tongues
-from tests.engine import STREAM, running, whole
+from tests.engine import STREAM, Engine, running, whole
 from tests.faults import faulty
 from tests.house import House, house
 from tests.playbook import case, data_of
@@ -186,3 +186,29 @@ async def test_an_engine_that_falls_silent_in_a_stream_is_given_up(tmp_path: Pat
         await home.idle(rollout)
         call = await home.call(rollout, 0)
         assert (call["status"], call["sampled_ids"], call["error"]["blame"]) == ("aborted", [5, 6], "engine")
+
+
+async def test_an_engine_that_is_not_up_yet_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int
+) -> None:
+    monkeypatch.setattr(onboarding, "POLL_S", 0.01)
+    missed = asyncio.Event()
+    unreachable = upstream.Engine._unreachable
+
+    def noted(self: upstream.Engine, error: Exception) -> Any:
+        missed.set()
+        return unreachable(self, error)
+
+    monkeypatch.setattr(upstream.Engine, "_unreachable", noted)
+    late = Engine()
+
+    async def comes_up() -> None:
+        await missed.wait()
+        await late.start(unused_tcp_port)
+
+    async with asyncio.TaskGroup() as both:
+        both.create_task(comes_up())
+        async with house(f"vllm=http://127.0.0.1:{unused_tcp_port}", tmp_path, engine_wait=20.0) as home:
+            (shown,) = (await home.control("GET", "/engines"))["engines"]
+            assert (shown["healthy"], shown["tier"]) == (True, "train")
+    await late.close()

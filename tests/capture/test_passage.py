@@ -45,6 +45,12 @@ SHORT = [
 """A stream with few bytes, all of which are tried."""
 
 
+@pytest.fixture
+async def engine():
+    async with running() as one:
+        yield one
+
+
 def answer(exchange: Exchange) -> bool:
     """Answer at once, in the mode that was asked for."""
     if not _answer_probe(exchange):
@@ -445,3 +451,42 @@ async def test_a_call_that_has_ended_leaves_nothing_to_the_collector(tmp_path: P
                     await asyncio.sleep(0)
         finally:
             gc.enable()
+
+
+# Behind the finish
+
+
+async def test_a_stream_that_never_ends_behind_its_finish_is_ended(
+    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passage, "TAIL_LIMIT_S", 0.05)
+    async with house(engine, tmp_path) as home:
+        rollout = await home.rollout()
+        async with asyncio.TaskGroup() as both:
+            reply = both.create_task(got(home.chat(rollout, stream=True)))
+            asked = await engine.next()
+            asked.send(*STREAM[:4])
+            async with asyncio.timeout(10):
+                await asked.dropped.wait()
+        assert saw_end("chat", reply.result(), stream=True)
+        await settled(home)
+        call = await home.call(rollout, 0)
+        assert (call["status"], call["delivered"], call["sampled_ids"], call["usage"]) == ("complete", True, IDS, None)
+
+
+async def test_an_end_that_went_out_was_delivered_although_what_follows_broke(engine: Any, tmp_path: Path) -> None:
+    async with house(engine, tmp_path) as home:
+        rollout = await home.rollout()
+        async with asyncio.TaskGroup() as both:
+            reply = both.create_task(got(home.chat(rollout, stream=True)))
+            (await engine.next()).send(*STREAM[:4]).cut()
+        assert saw_end("chat", reply.result(), stream=True)
+        assert not reply.result().clean
+        await settled(home)
+        call = await home.call(rollout, 0)
+        assert (call["status"], call["delivered"], call["sampled_ids"]) == ("complete", True, IDS)
+        assert [delivery["complete"] for delivery in call["deliveries"]] == [True]
+        # So the same again is a new sample.
+        async with asyncio.TaskGroup() as both:
+            both.create_task(got(home.chat(rollout, stream=True)))
+            (await engine.next()).send(*STREAM).end()

@@ -12,6 +12,7 @@ from capture.dialects.chat import Chat
 from capture.retries import NO_CLAIM, Claim, Tries, Try, claim, same_but_for_mode
 from graph.records import Call
 from tests import tongues
+from tests.capture.dialects.test_completions_sdk import Completing
 from tests.engine import STREAM, Exchange, running, whole
 from tests.house import House, house
 
@@ -288,3 +289,34 @@ async def test_a_reply_that_may_have_arrived_is_given_to_a_retry_that_says_so(en
     status, raw = await tongues.told(tongues.ask(home, rollout, "chat", stream=False, headers=COUNTED))
     assert (status, json.loads(raw)["id"]) == (200, "chatcmpl-1")
     assert engine.calls.empty()
+
+
+@pytest.mark.parametrize("stream", tongues.STREAMED)
+async def test_a_lost_completion_is_given_again(tmp_path: Path, stream: bool) -> None:
+    completing = Completing()
+    await completing.start()
+    try:
+        async with house(completing, tmp_path) as home:
+            rollout = await home.rollout()
+            live = await home.appliance.rollouts.admit(rollout["secret"])
+            home.appliance.store.hold()
+            async with asyncio.TaskGroup() as both:
+                first = both.create_task(tongues.told(tongues.ask(home, rollout, "completions", stream=stream)))
+                async with asyncio.timeout(10):
+                    while not _all_sampled(live):  # noqa: ASYNC110  nobody is told of it
+                        await asyncio.sleep(0)
+                first.cancel()
+            home.appliance.store.release()
+            await settled(home, rollout)
+            _, raw = await tongues.told(tongues.ask(home, rollout, "completions", stream=stream))
+            said = tongues.read("completions", raw, stream=stream)
+            assert (said.text, said.id) == (" in a", "cmpl-1")
+            await one_call(home, rollout, False, True)
+    finally:
+        await completing.close()
+
+
+def _all_sampled(live: Any) -> bool:
+    """Say whether a call runs whose reply has been sampled in full."""
+    recorders = [tried.draft.recorder for tried in live.tries._running.values()]
+    return any(recorder is not None and recorder.finish_seen for recorder in recorders)
