@@ -109,7 +109,14 @@ def skyrl(form: dict[str, Any]) -> Rows:
 
 def areal(form: dict[str, Any]) -> Rows:
     torch = importlib.import_module("torch")
-    check = lifted("areal/infra/workflow_executor.py", "check_trajectory_format", torch=torch, logging=logging)
+    check = lifted(
+        "areal/infra/workflow_executor.py",
+        "check_trajectory_format",
+        torch=torch,
+        logging=logging,
+        # Its other form, which ours is not.
+        InteractionWithTokenLogpReward=type("InteractionWithTokenLogpReward", (), {}),
+    )
     found = []
     for row in form["rows"]:
         tensors = {name: torch.tensor(values) for name, values in row["tensors"].items()}
