@@ -11,6 +11,7 @@
                    real-claude-code, real-gemini-cli, real-qwen-code, real-pi; from Python's index real-mini-swe-agent
                    and real-harbor, which runs on Python 3.12 and types into tmux
     real-trainers  the trainers' libraries, which judge our exports (bin/trainers.py)
+    real-templates other models' tokenisers with their chat templates (bin/templates.py)
 
 Rules
 1. Nothing changed, nothing done: each environment has a stamp, the digest of all that it was made from; equal stamps
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 # Started as a script, this file has its own folder before it, and not the clone.
 sys.path.append(str(ROOT))
-from bin import trainers  # noqa: E402 - only now can it be found
+from bin import templates, trainers  # noqa: E402 - only now can they be found
 
 VENV = ROOT / ".venv"
 REAL = ROOT / ".real"
@@ -458,6 +459,7 @@ PARTS: dict[str, Callable[[], None]] = {
     **{f"real-{name}": functools.partial(set_up_agent, name) for name in NPM_AGENTS},
     **{f"real-{name}": functools.partial(set_up_python_agent, name) for name in PYTHON_AGENTS},
     **trainers.parts(sys.modules[__name__]),
+    **templates.parts(sys.modules[__name__]),
 }
 # A name for several parts. One that cannot be had does not keep the others away.
 GROUPS = {
