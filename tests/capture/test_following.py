@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -306,3 +307,86 @@ async def _whatever(context: Any) -> None:
             await response.read()
         except aiohttp.ClientError:
             return
+
+
+@pytest.mark.parametrize("stream", tongues.STREAMED)
+@pytest.mark.parametrize("seed", range(16))
+async def test_whoever_comes_and_goes_it_is_one_call(engine, home: House, seed: int, stream: bool) -> None:
+    """Agents join and leave in any order while the engine speaks: who stays gets all of it, and nothing runs on."""
+    draw = random.Random(seed)
+    rollout = await home.rollout()
+    agents: list[asyncio.Task[Any]] = []
+    waits: set[int] = set()
+
+    async def agent() -> tuple[int, bytes] | None:
+        headers = COUNTED if agents else {}
+        try:
+            return await tongues.told(tongues.ask(home, rollout, "chat", stream=stream, headers=headers))
+        except asyncio.CancelledError:
+            return None
+
+    async def join(both: asyncio.TaskGroup) -> None:
+        agents.append(both.create_task(agent()))
+        waits.add(len(agents) - 1)
+        if len(agents) > 1:
+            await _followed(home, rollout, len(waits))
+
+    async with asyncio.TaskGroup() as both:
+        await join(both)
+        asked = await engine.next()
+        pieces = list(STREAM) if stream else []
+        while True:
+            step = draw.choice(["say", "join", "leave", "turn"])
+            if step == "say" and len(pieces) > 3:
+                asked.send(pieces.pop(0))
+            elif step == "join" and waits and len(agents) < 5:
+                await join(both)
+            elif step == "leave" and waits:
+                gone = draw.choice(sorted(waits))
+                waits.discard(gone)
+                agents[gone].cancel()
+                await _followed(home, rollout, len(waits))
+                if gone == 0 and waits and len(pieces) == len(STREAM):
+                    # Its head had not come: it is asked for again, as the same call.
+                    asked = await engine.next()
+            elif step == "turn" and draw.random() < 0.3:
+                break
+            if not waits:
+                break
+        if waits:
+            if stream:
+                asked.send(*pieces).end()
+            else:
+                asked.answer(whole([5, 6, 7], text="Hello"))
+        else:
+            async with asyncio.timeout(10):
+                await asked.dropped.wait()
+    await settled(home, rollout)
+    for at, one in enumerate(agents):
+        if at in waits:
+            got = one.result()
+            assert got is not None
+            assert (got[0], tongues.read("chat", got[1], stream=stream).text) == (200, "Hello")
+    assert home.appliance.engine.in_flight == 0
+    statuses = [call["status"] for call in (await home.graph(rollout))["calls"]]
+    if waits:
+        assert statuses == ["complete"]
+        deliveries = (await home.call(rollout, 0))["deliveries"]
+        assert sum(delivery["complete"] for delivery in deliveries) == len(waits)
+    else:
+        assert statuses == ["aborted"]
+
+
+async def _followed(home: House, rollout: dict[str, Any], by: int) -> None:
+    """Wait until so many wait for the call that runs, its first agent included where that is still there."""
+    live = home.appliance.rollouts._live[rollout["id"]]
+    async with asyncio.timeout(10):
+        while True:
+            passages = [tried.draft.passage for tried in live.tries._running.values() if tried.draft is not None]
+            if by == 0 and not passages:
+                return
+            if passages and passages[0] is not None:
+                carried = passages[0]
+                if carried.said.followers + (not carried._alone) == by:
+                    return
+            await asyncio.sleep(0)
