@@ -1,8 +1,8 @@
 """Hand exports to a library that does not install lightly: `python tests/real/read_optional.py NAME CASE REPORT`.
 
-NAME is `slime`, `miles`, `skyrl`, `areal`, `prime-rl` (a checkout is first on PYTHONPATH) or `verl` (installed in this
-Python). CASE is a list of that format's exports; REPORT gets for each its rows (`ids`, `mask`, `logprobs`), read back
-from the library's own objects after its own checks.
+NAME is `slime`, `miles`, `skyrl`, `areal`, `prime-rl` or `verl`, whose code is first on PYTHONPATH. CASE is a list of
+that format's exports; REPORT gets for each its rows (`ids`, `mask`, `logprobs`), read back from the library's own
+objects after its own checks.
 """
 
 # The libraries are in another environment than the types are checked in.
@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 Rows = list[dict[str, Any]]
 
@@ -46,19 +46,20 @@ def alone(name: str, path: str) -> ModuleType:
     return module
 
 
-def lifted(path: str, *names: str, **known: Any) -> Callable[..., Any]:
-    """Return the first of some functions of a checkout's file, whose imports want a cluster.
+def lifted(path: str, *names: str, lazy: bool = True, **known: Any) -> Any:
+    """Return the first of some functions or classes of a checkout's file, whose imports want a cluster.
 
-    `known` are the names that they use.
+    `known` are the names that they use, and, unless `lazy`, that their annotations do.
     """
     found = next(each for folder in sys.path if (each := Path(folder) / path).is_file())
     parts = ast.parse(found.read_text(), str(found))
-    wanted = [part for part in parts.body if isinstance(part, ast.FunctionDef) and part.name in names]
-    future = ast.ImportFrom("__future__", [ast.alias("annotations")], 0)
-    module = ast.fix_missing_locations(ast.Module([future, *wanted], []))
+    wanted = [part for part in parts.body if isinstance(part, ast.FunctionDef | ast.ClassDef) and part.name in names]
+    future = [ast.ImportFrom("__future__", [ast.alias("annotations")], 0)] if lazy else []
+    module = ast.fix_missing_locations(ast.Module([*future, *wanted], []))
     namespace: dict[str, Any] = {"Any": Any, "logger": logging.getLogger(path), **known}
-    exec(compile(module, str(found), "exec"), namespace)  # the checkout that the caller named
-    return namespace[names[0]]  # type: ignore[no-any-return]  # a namespace holds anything
+    # Without it, the annotations of this file would be theirs.
+    exec(compile(module, str(found), "exec", dont_inherit=True), namespace)  # the checkout that the caller named
+    return namespace[names[0]]
 
 
 def tail(prompt: list[int], response: list[int], mask: list[int], logprobs: list[float]) -> dict[str, Any]:
@@ -142,12 +143,25 @@ def prime_rl(form: dict[str, Any]) -> Rows:
 
 
 def verl(form: dict[str, Any]) -> Rows:
-    loop = importlib.import_module("verl.experimental.agent_loop.agent_loop")
+    kind = lifted(
+        "verl/experimental/agent_loop/agent_loop.py",
+        "AgentLoopOutput",
+        "AgentLoopMetrics",
+        lazy=False,
+        torch=importlib.import_module("torch"),
+        BaseModel=importlib.import_module("pydantic").BaseModel,
+        Optional=Optional,
+        __name__=__name__,
+    )
     found = []
     for row in form["rows"]:
-        made = loop.AgentLoopOutput(**row).as_dict()
-        prompt, response, mask = (list(made[name]) for name in ("prompts", "responses", "response_mask"))
-        found.append(tail(prompt, response, mask, [float(value) for value in made["rollout_log_probs"]]))
+        made = kind(**row).as_dict()
+        prompt, response, mask, logprobs = (
+            made[name].tolist() for name in ("prompts", "responses", "response_mask", "rollout_log_probs")
+        )
+        if row["reward_score"] is not None:
+            assert made["rm_scores"].tolist() == [0.0] * (len(response) - 1) + [row["reward_score"]]
+        found.append(tail(prompt, response, mask, logprobs))
     return found
 
 

@@ -1,8 +1,8 @@
 """Libraries that do not install lightly read our exports, where somebody has them: see docs/trainers/README.md.
 
-TREERING_SLIME, TREERING_MILES, TREERING_SKYRL, TREERING_AREAL and TREERING_PRIME_RL name a checkout, TREERING_VERL a
-Python that has verl. A checkout runs in TRL's environment, which has torch and numpy; of SkyRL and AReaL one function
-is taken out of its file, since what the file imports wants a cluster.
+TREERING_SLIME, TREERING_MILES, TREERING_SKYRL, TREERING_AREAL, TREERING_PRIME_RL and TREERING_VERL name a folder with
+the library's code. It runs in TRL's environment, which has torch, numpy and pydantic; of SkyRL, AReaL and verl, what is
+asked is taken out of its file, since what the file imports wants a cluster.
 """
 
 import os
@@ -28,7 +28,7 @@ LIBRARIES = {
     "verl": ("TREERING_VERL", "verl"),
 }
 # prime-rl's struct needs msgspec, which this Python has, and nothing else.
-CHECKOUTS = {"prime-rl": Path(sys.executable)}
+PYTHONS = {"prime-rl": Path(sys.executable)}
 NAMED = [name for name, (variable, _) in LIBRARIES.items() if os.environ.get(variable)]
 
 
@@ -48,14 +48,14 @@ def forms(made: list[Made], format_: str) -> list[tuple[Made, Any]]:
 def test_it_reads_what_was_made_by_hand(name: str, made: list[Made], tmp_path: Path):
     variable, format_ = LIBRARIES[name]
     given = Path(os.environ[variable]).expanduser()
-    python = given if given.is_file() else CHECKOUTS.get(name, program.REAL / "trl" / "bin" / "python")
+    python = PYTHONS.get(name, program.REAL / "trl" / "bin" / "python")
     case = forms(made, format_)
     assert len(case) > len(made) / 2
     asked, report = tmp_path / "case.json", tmp_path / "report.json"
     asked.write_bytes(library.encoded([form for _, form in case]))
     subprocess.run(
         [str(python), str(library.HERE / "read_optional.py"), name, str(asked), str(report)],
-        env=program.environment(tmp_path) | {"PYTHONPATH": str(given) if given.is_dir() else ""},
+        env=program.environment(tmp_path) | {"PYTHONPATH": str(given)},
         cwd=tmp_path,
         timeout=library.LIMIT_S,
         check=True,
