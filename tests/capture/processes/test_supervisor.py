@@ -161,6 +161,29 @@ async def test_a_close_cuts_what_a_worker_runs(tmp_path, engine):
         assert call["status"] == "aborted"
 
 
+async def test_workers_that_die_at_once_are_started_ever_more_slowly(tmp_path, monkeypatch, caplog):
+    given = Settings(
+        engine=("scripted",), workers=1, store=f"sqlite:///{tmp_path}/t.db", listen="127.0.0.1:0",
+        admin_listen="127.0.0.1:0", shutdown_timeout=0.2,
+    )  # fmt: skip
+    head = supervisor.Supervisor(given)
+    await head.start()
+    try:
+        program = sys.executable
+        monkeypatch.setattr(sys, "executable", "/bin/false")
+        (told,) = descendants(word="capture.processes.worker")
+        # Asked to stop by someone else, it does so in good order.
+        os.kill(told, signal.SIGTERM)
+        await until(lambda: "is started in 0.8 s" in caplog.text)
+        assert "worker 1 ended (exit code 0); another is started in 0.1 s" in caplog.text
+        assert "did not start: exit code 1.); another is started in 0.4 s" in caplog.text
+        assert head.parts() == {"workers": {"ok": False, "reason": "0 of 1 serve"}}
+        monkeypatch.setattr(sys, "executable", program)
+        await until(lambda: head.parts()["workers"]["ok"])
+    finally:
+        await head.close()
+
+
 async def test_a_worker_that_hangs_is_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "HANG_S", 2.0)
     monkeypatch.setattr(supervisor, "TELL_EVERY_S", 0.05)
