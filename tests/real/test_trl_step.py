@@ -27,7 +27,7 @@ CONTROLS = ("logprobs shifted by one", "mask shifted by one", "history rendered 
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1500),
     pytest.mark.parametrize("vllm", ["sharp"], indirect=True),
 ]
 
@@ -52,7 +52,7 @@ def report(captured: list[Captured], tmp_path_factory: pytest.TempPathFactory) -
             for one in captured
         ],
     }
-    found = library.ask("trl", "trl_step.py", case, tmp_path_factory.mktemp("trl"), limit_s=600.0)
+    found = library.ask("trl", "trl_step.py", case, tmp_path_factory.mktemp("trl"), limit_s=900.0)
     if os.environ.get("TREERING_WRITE_PROOF"):
         write(found)
     return found
