@@ -49,7 +49,8 @@ FAULTS: dict[str, str] = {
     "prompt_lost": "A call's prompt can't be put together, or isn't what its check sum says.",
     "exchange_lost": "What passed in a call is missing, or can't be put together.",
     "spool_left": "A call that has ended still has what was spooled of it.",
-    "order_broken": "A place in the order of creation or closing was never given out.",
+    "order_broken": "A place in the order of creation or closing, or a call's number, could be given twice.",
+    "count_wrong": "What a rollout is said to have spent is not what its calls come to.",
 }
 """Every code that a fault may have, and what it means."""
 
@@ -167,6 +168,17 @@ def _file(db: apsw.Connection) -> Iterator[Fault]:
         yield Fault(code="file_damaged", message=str(error))
 
 
+# A rollout's highest number and reading of the counter, and what its ended calls come to (see `tally`).
+_COUNTED = """
+SELECT coalesce(max(n), -1), coalesce(max(max(arrived, coalesce(ended, 0))), -1),
+  coalesce(sum(status IN ('complete', 'aborted') AND json_extract(record, '$.choice') IS NULL), 0),
+  coalesce(sum(iif(status = 'running', 0,
+    coalesce(n_sampled, json_extract(record, '$.usage_sampled'), 0)
+    + iif(json_extract(record, '$.choice') IS NULL, coalesce(n_prompt, 0) - coalesce(shared, 0), 0))), 0)
+FROM call WHERE rollout = ?
+"""
+
+
 class _Columns(NamedTuple):
     """Of a call, what its record isn't read for."""
 
@@ -230,6 +242,7 @@ class _Look:
             yield from self._lengths(call, name)
             if call.messages is not None and call.messages not in claimed:
                 yield _unclaimed(name, call.n, call.messages)
+        yield from self._counts(key, name)
         yield from self._calls(name, [call.n for call in columns])
         yield from self._exchanges(key, name, {call.n for call in columns}, claimed)
         spooled = query.every(self._db, "SELECT n FROM spool WHERE rollout = ? ORDER BY n", (key,))
@@ -261,6 +274,28 @@ class _Look:
             if one != other:
                 message = f"its record says {field} {one!r}, its columns say {other!r}"
                 yield Fault(code="rollout_damaged", message=message, rollout=name)
+
+    def _counts(self, key: int, name: str) -> Iterator[Fault]:
+        """Yield counters that disagree with the calls: limits are judged by them."""
+        row = query.first(self._db, "SELECT next, tick, sampled, new_tokens FROM rollout WHERE key = ?", (key,))
+        try:
+            found = query.first(self._db, _COUNTED, (key,))
+        except apsw.SQLError:
+            # A record that is no JSON; its call is named where it is read.
+            return
+        assert row is not None
+        assert found is not None
+        (number, tick, sampled, tokens), (last, late, ended, taken) = row, found
+        if number <= last or tick <= late:
+            message = (
+                f"its next number is {number} and its counter {tick}; call {last} and the counter's {late} are taken"
+            )
+            yield Fault(code="order_broken", message=message, rollout=name)
+        if (sampled, tokens) != (ended, taken):
+            message = (
+                f"it is said to have spent {sampled} calls and {tokens} tokens; its calls come to {ended} and {taken}"
+            )
+            yield Fault(code="count_wrong", message=message, rollout=name)
 
     def _chains(self, key: int, name: str, claimed: set[int]) -> Iterator[Fault]:
         links: dict[int, bytes] = {}

@@ -151,7 +151,9 @@ async def _copy(store: Store, entry: Entry, kept: Store) -> None:
     """Write a rollout into another store as it is in this one: records, what passed, notices, state."""
     name = entry.rollout.id
     await kept.delete(name)
-    await kept.add([entry])
+    # Open until the end: what its tool servers kept can't be set when it is closed.
+    opened = msgspec.structs.replace(entry.rollout, state="open", closed_at=None)
+    await kept.add([msgspec.structs.replace(entry, rollout=opened)])
     trie, after = Trie(), -1
     while calls := await store.calls(name, after=after, limit=PAGE_CALLS):
         for call in calls:
@@ -164,6 +166,7 @@ async def _copy(store: Store, entry: Entry, kept: Store) -> None:
         kept.notice(name, notice)
     if (state := await store.state(name)) is not None and state.changed_at is not None:
         await kept.set_state(name, state.body, at=state.changed_at)
+    await kept.change(name, {"state": "closed", "closed_at": entry.rollout.closed_at})
     await kept.flush()
 
 

@@ -114,7 +114,7 @@ DAMAGES = {
     ),
     "a call that another goes on from": (
         f"DELETE FROM call WHERE rollout = {B} AND n = 0",
-        {("prompt_lost", "b", 1), ("exchange_lost", "b", 0)},
+        {("prompt_lost", "b", 1), ("exchange_lost", "b", 0), ("count_wrong", "b", None)},
     ),
     "an exchange": (f"DELETE FROM exchange WHERE rollout = {B} AND n = 1", {("exchange_lost", "b", 1)}),
     "a reply that is elsewhere": (
@@ -123,14 +123,17 @@ DAMAGES = {
     ),
     "a request": (f"UPDATE exchange SET request = '{{' WHERE rollout = {B} AND n = 0", {("exchange_lost", "b", 0)}),
     "a state": (f"UPDATE rollout SET state = 'closed' WHERE key = {B}", {("rollout_damaged", "b", None)}),
-    "a rollout's record": (f"UPDATE rollout SET record = '{{' WHERE key = {B}", {("rollout_damaged", "b", None)}),
+    "a rollout's record": (f"UPDATE rollout SET record = '{{}}' WHERE key = {B}", {("rollout_damaged", "b", None)}),
     "labels": ("DELETE FROM label", {("rollout_damaged", "a", None)}),
     "a counter": ("UPDATE counter SET value = 1 WHERE name = 'created'", {("order_broken", None, None)}),
     "no counter": ("DELETE FROM counter WHERE name = 'closed'", {("order_broken", None, None)}),
-    "a spool": (
-        f"UPDATE call SET status = 'aborted', ended = 9 WHERE rollout = {B} AND n = 3",
-        {("spool_left", "b", 3)},
+    "a rollout's next number": (
+        f"UPDATE rollout SET next = 1 WHERE key = {B}",
+        {("order_broken", "b", None)},
     ),
+    "a rollout's counter": (f"UPDATE rollout SET tick = 0 WHERE key = {B}", {("order_broken", "b", None)}),
+    "what was spent": (f"UPDATE rollout SET new_tokens = 1 WHERE key = {B}", {("count_wrong", "b", None)}),
+    "a spool": (f"INSERT INTO spool (rollout, n) VALUES ({B}, 0)", {("spool_left", "b", 0)}),
 }
 
 

@@ -44,6 +44,7 @@ async def rollout(store, name: str, *, closed: str | None, bulk: int = 10, calls
         await store.finish(name, [done])
         store.deliver(name, [n], delivered=True, at=DAY.format(1))
     store.notice(name, Notice(code="expired", at=DAY.format(1)))
+    await store.set_state(name, json.dumps({"of": name}).encode(), at=DAY.format(1))
     if closed is not None:
         await store.change(name, {"state": "closed", "closed_at": closed, "reward": 1.0})
 
@@ -63,6 +64,7 @@ async def everything(store, name: str):
         [plain(each) for each in await store.calls(name)],
         [as_json(await store.exchange(name, each.n)) for each in await store.calls(name)],
         await store.notices(name),
+        (await store.state(name)).body,
     )
 
 
