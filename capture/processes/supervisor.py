@@ -69,6 +69,8 @@ class Supervisor(Appliance):
         self._canonical = Canonical()
         self._sockets: list[socket.socket] = []
         self._slots: list[_Slot] = []
+        # (rollout, n) of calls whose worker died, and that the store has not been told of.
+        self.unended: set[tuple[str, int]] = set()
 
     async def close(self) -> None:
         """Let the workers finish what they serve within `shutdown_timeout`, then close as any appliance."""
@@ -107,11 +109,24 @@ class Supervisor(Appliance):
         for slot in self._slots:
             await slot.served.wait()
 
+    async def end_calls(self) -> None:
+        """End the calls of workers that died; while the store is down they wait for it."""
+        calls = sorted(self.unended)
+        if not calls:
+            return
+        try:
+            await self.store.abort(calls)
+        except StoreError:
+            # Said elsewhere, and tried again.
+            return
+        self.unended.difference_update(calls)
+
     async def _look_after(self) -> None:
         """Tell workers whether the store can be written, and end those that hang, for ever."""
         before: str | None = None
         while True:
             await asyncio.sleep(TELL_EVERY_S)
+            await self.end_calls()
             for slot in self._slots:
                 slot.check()
             if (failure := self.store.failure) != before:
@@ -315,13 +330,9 @@ class _Slot:
         self.served.set()
         self._head.loads()
         if life.desk is not None and life.desk.running:
-            calls = sorted(life.desk.running)
-            try:
-                await self._head.store.abort(calls)
-            except StoreError as error:
-                _log.error("%d calls of worker %d can't be ended: %s", len(calls), self._number, error)
-            else:
-                _log.warning("worker %d ran %d calls, which are aborted", self._number, len(calls))
+            _log.warning("worker %d ran %d calls, which are aborted", self._number, len(life.desk.running))
+            self._head.unended.update(life.desk.running)
+            await self._head.end_calls()
         return life.process.returncode
 
 

@@ -12,10 +12,11 @@ import sys
 import aiohttp
 import pytest
 
-from capture.errors import CaptureError, UsageError
+from capture.errors import CaptureError, StoreError, UsageError
 from capture.processes import supervisor
 from capture.processes.supervisor import listening
 from capture.settings import Settings
+from tests.capture.store.samples import NOW, entry
 from tests.engine import STREAM, Engine, Exchange, running
 from tests.processes import descendants, until
 from tests.replicas import Replica, replica
@@ -238,3 +239,26 @@ async def test_a_worker_that_can_not_start_is_the_starts_failure(tmp_path, monke
     with pytest.raises(CaptureError, match=r"Worker \d did not start: exit code 1"):
         await head.start()
     assert descendants(word="capture.processes.worker") == {}
+
+
+async def test_calls_of_a_dead_worker_are_ended_when_the_store_is_back(tmp_path, monkeypatch):
+    head = supervisor.Supervisor(Settings(engine=("scripted",), workers=2, store=f"sqlite:///{tmp_path}/t.db"))
+    await head.store.open()
+    try:
+        await head.store.add([entry("r")])
+        await head.store.arrive("r", choices=1, started_at=NOW)
+        head.unended.add(("r", 0))
+        abort = head.store.abort
+
+        async def fails(calls) -> None:
+            raise StoreError("store_failed", "away")
+
+        monkeypatch.setattr(head.store, "abort", fails)
+        await head.end_calls()
+        assert head.unended == {("r", 0)}
+        monkeypatch.setattr(head.store, "abort", abort)
+        await head.end_calls()
+        assert head.unended == set()
+        assert await head.store.running() == []
+    finally:
+        await head.store.close()
