@@ -6,6 +6,7 @@ does can be spoilt by `STANDIN_FRPC`, and `STANDIN_STATE` is a file by which it 
 
     login-once   prints a failed login the first time
     silent       never prints the address
+    ends         ends without another word
     dies         ends 2 s after the address
     elsewhere    prints an address that answers 404
     mute         takes connections, and carries nothing
@@ -57,6 +58,8 @@ async def main() -> int:
     print(f"2026/01/01 [I] connecting to {given.server_addr} as {given.token}", flush=True)
     if how == "login-once" and first():
         print("2026/01/01 [W] login to server failed: EOF", flush=True)
+        return 1
+    if how == "ends":
         return 1
     if how == "silent":
         await asyncio.Event().wait()
