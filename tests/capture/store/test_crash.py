@@ -7,7 +7,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tests.capture.store.samples import listed, open_at
+from tests.capture.store.places import FilePlace, opened
+from tests.capture.store.samples import listed
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -15,10 +16,10 @@ ROOT = Path(__file__).resolve().parents[3]
 # finish has returned.
 WRITER = """
 import asyncio, sys
-from pathlib import Path
 import numpy as np
 from capture.store.base import Delta, Spool
-from tests.capture.store.samples import call, ended, entry, open_at, request
+from capture.store import open_store
+from tests.capture.store.samples import call, ended, entry, request
 
 async def run(store, n):
     body = request(*(f"turn {at}" for at in range(n % 20)), user="u" * 300)
@@ -39,7 +40,7 @@ async def lane(store, first, lanes):
         n += lanes
 
 async def main():
-    store = open_at(Path(sys.argv[1]), durability=sys.argv[2])
+    store = open_store(sys.argv[1], durability=sys.argv[2])
     await store.open()
     await store.add([entry("r")])
     # One call that never ends.
@@ -52,9 +53,9 @@ asyncio.run(main())
 """
 
 
-def killed(path: Path, durability: str, after: int) -> list[int]:
+def killed(url: str, durability: str, after: int) -> list[int]:
     """Let the writer run until it has said so many numbers, kill it, and return all that it said."""
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, path, durability], cwd=ROOT, stdout=subprocess.PIPE)
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, url, durability], cwd=ROOT, stdout=subprocess.PIPE)
     with writer:
         assert writer.stdout is not None
         said = [int(writer.stdout.readline()) for _ in range(after)]
@@ -66,12 +67,11 @@ def killed(path: Path, durability: str, after: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("durability", "after"), [("process", 1), ("process", 100), ("process", 457), ("none", 230)])
-async def test_what_was_said_to_be_stored_is_there_after_a_kill(tmp_path, durability, after):
-    path = tmp_path / "t.db"
-    said = killed(path, durability, after)
+async def test_what_was_said_to_be_stored_is_there_after_a_kill(place, durability, after):
+    url = f"sqlite:///{place.path}" if isinstance(place, FilePlace) else place.url
+    said = killed(url, durability, after)
 
-    store = open_at(path)
-    await store.open()
+    store = await opened(place)
     found = {call.n: call for call in await store.calls("r")}
     assert set(said) <= set(found)
     for n in said:
@@ -86,6 +86,8 @@ async def test_what_was_said_to_be_stored_is_there_after_a_kill(tmp_path, durabi
     assert set(store.recovered) == {("r", n) for n, call in found.items() if call.status == "aborted"}
     assert await store.notices("r") == []
     await store.close()
-    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    if not isinstance(place, FilePlace):
+        return
+    db = apsw.Connection(str(place.path), flags=apsw.SQLITE_OPEN_READONLY)
     assert db.execute("PRAGMA integrity_check").get == "ok"
     db.close()
