@@ -33,7 +33,7 @@ FIRST_LOOK_S, SLOWEST_LOOK_S = 0.02, 0.5
 """Between two looks at whether calls have ended: short at first, since most closes find nothing running."""
 
 MOST_STRETCHES = 8
-"""Stretches of numbers that are fetched one by one; more are fetched as one, with what lies between."""
+"""Stretches of numbers that are fetched at once, the latest first: what is gone on from is mostly recent."""
 
 FORGET_S = 600.0
 """Seconds after which a number without a call is asked for no more."""
@@ -50,7 +50,9 @@ async def catch_up(live: Live, store: Store, *, beyond: bool = False) -> None:
     """
     async with live.catching:
         now = asyncio.get_running_loop().time()
-        for first, last in stretches({*live.elsewhere, *live.in_doubt}):
+        # What still runs is not read, though it could be: it may have a long request, and says nothing yet.
+        running = {n for _, n in await store.running(live.id)}
+        for first, last in stretches({*live.elsewhere, *live.in_doubt} - running)[: -MOST_STRETCHES - 1 : -1]:
             for call in await store.calls(live.id, after=first - 1, limit=last - first + 1):
                 if call.n in live.in_doubt and call.delivered is not None:
                     live.tries.learn(call)
@@ -103,11 +105,11 @@ def quiet_s(graph: Graph, now: str | None = None) -> float:
 
 
 def stretches(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return numbers as stretches (first, last), few of them."""
+    """Return numbers as stretches (first, last), in order."""
     found: list[tuple[int, int]] = []
     for n in sorted(numbers):
         if found and found[-1][1] == n - 1:
             found[-1] = found[-1][0], n
         else:
             found.append((n, n))
-    return found if len(found) <= MOST_STRETCHES else [(found[0][0], found[-1][1])]
+    return found

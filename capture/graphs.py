@@ -18,6 +18,9 @@ from graph import graph
 from graph.forest import Growing
 from graph.records import Notice
 
+MOST_ASKED = 8
+"""Stretches of calls that are fetched one by one; more are fetched as one, with what lies between."""
+
 MOST_GRAPHS = 64
 """Kept for readers that ask again: a page of rollouts, a trainer that polls."""
 
@@ -64,7 +67,10 @@ class Graphs:
             if n not in growing:
                 grown.skipped.setdefault(n, now)
         skipped = [n for n, since in grown.skipped.items() if n not in growing and since > now - elsewhere.FORGET_S]
-        for first, last in elsewhere.stretches({*growing.unsettled, *skipped}):
+        asked = elsewhere.stretches({*growing.unsettled, *skipped})
+        if len(asked) > MOST_ASKED:
+            asked = [(asked[0][0], asked[-1][1])]
+        for first, last in asked:
             again = await self._store.calls(name, after=first - 1, limit=last - first + 1)
             calls += [call for call in again if call.n <= last]
         notices = await self._store.notices(name)

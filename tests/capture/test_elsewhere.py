@@ -296,18 +296,21 @@ async def test_what_is_fetched_is_little_and_in_few_pieces(store):
     asked = []
 
     class Counting:
+        async def running(self, rollout):
+            return [(rollout, 8)]
+
         async def calls(self, rollout, *, after=-1, limit=None):
             asked.append((after, limit))
             return []
 
     live = Live(entry(), [])
-    live.elsewhere = dict.fromkeys([0, 1, 2, 7, 9, 10], live.idle_since)
+    live.elsewhere = dict.fromkeys([0, 1, 2, 7, 8, 9, 10], live.idle_since)
     await elsewhere.catch_up(live, Counting())
-    assert asked == [(-1, 3), (6, 1), (8, 2)]
+    assert asked == [(8, 2), (6, 1), (-1, 3)], "the latest first, and nothing that runs"
     live.elsewhere = dict.fromkeys(range(0, 40, 2), live.idle_since)
     asked.clear()
     await elsewhere.catch_up(live, Counting())
-    assert asked == [(-1, 39)]
+    assert asked == [(n - 1, 1) for n in range(38, 22, -2)]
 
 
 async def test_a_number_that_never_gets_a_call_is_asked_for_no_more(store, monkeypatch):
