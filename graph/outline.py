@@ -57,6 +57,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     # Rows of `realign` at the threshold, by rollouts that have any.
     samples_per_rollout: float | None
     pinned: int
+    # Of these, calls that were pinned to an older call than the one that they go on from, whose words were changed.
+    pinned_to_older: int
     split: Rows
     realign: Rows
     causes: tuple[OfCause, ...]
@@ -210,6 +212,7 @@ def measure(outlines: Sequence[Outline], *, threshold: int = THRESHOLD) -> Measu
         realign_frac=sum(drift.tokens <= threshold for drift in drifts) / len(going_on) if going_on else None,
         samples_per_rollout=realign.rows / len(outlines) if outlines else None,
         pinned=sum(call.pinned is not None for call in main),
+        pinned_to_older=sum(call.pinned is not None and call.drift is not None for call in main),
         split=total(rows(one) for one in outlines),
         realign=realign,
         causes=_causes(drifts),

@@ -299,6 +299,31 @@ VERBS: tuple[Verb, ...] = (
         for name in AGENTS
     ),
     Verb(
+        name="drift",
+        help="Measure how much of a conversation is rendered anew to other ids, say why, and what would end it: of "
+        "rollouts, or (--engine) of an engine by itself.",
+        run="capture.commands.drift:drift",
+        arguments=(
+            Argument(name="id", help="A rollout's id; several may be given.", repeatable=True, optional=True),
+            Argument(name="--group", metavar="NAME", help="All rollouts of a group."),
+            Argument(
+                name="--tokenizer",
+                metavar="DIR",
+                help="A folder with the model's tokeniser and chat template: say besides for how many turns rendering "
+                "the messages here would have given the engine's ids. Needs treering[tokenizer].",
+            ),
+            Argument(
+                name="--threshold",
+                kind="whole",
+                metavar="N",
+                help="Above so many tokens a drift counts as a fork. Default: 1024.",
+            ),
+            _JSON,
+            _URL,
+        ),
+        settings=("engine", "engine_key_file", "engine_wait", "model", "logprobs_mode", *_CONTROL),
+    ),
+    Verb(
         name="verify",
         help="Hand captured sequences back to the engine, and compare its scores with the captured logprobs, token by "
         "token. Exit 1 if they differ.",
