@@ -16,7 +16,7 @@ from capture.processes import records
 from capture.processes.channel import Handler, Hearer
 from capture.processes.records import PackedCall, PackedEntry, PackedExchange, PackedRecord, PackedSpool
 from capture.processes.remote import PackedArrival, PackedPage
-from capture.store.base import Query, State, Store
+from capture.store.base import Query, State, Store, Telling
 from capture.store.canonical import Canonical
 
 _log = logging.getLogger("treering")
@@ -66,6 +66,12 @@ class Desk:
             "notices": _typed(str, self._notices),
             "state": _typed(str, store.state),
             "set_state": _typed(tuple[str, bytes, str, bytes | None, list[int] | None], self._set_state),
+            "events": _typed(
+                tuple[str, str | None, int], lambda asked: store.events(asked[0], rollout=asked[1], limit=asked[2])
+            ),
+            "newest_event": _typed(type(None), lambda _: store.newest_event()),
+            "tell": _typed(list[Telling], store.tell),
+            "drop_events": _typed(str, store.drop_events),
             "flush": _typed(type(None), lambda _: store.flush()),
         }
 

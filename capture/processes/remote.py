@@ -19,7 +19,21 @@ from capture.errors import CaptureError, StoreError
 from capture.processes import records
 from capture.processes.channel import Channel, GoneError, unpack
 from capture.processes.records import PackedCall, PackedEntry, PackedExchange
-from capture.store.base import Arrival, EngineState, Entry, Exchange, Page, Parts, Query, Record, Spent, Spool, State
+from capture.store.base import (
+    Arrival,
+    EngineState,
+    Entry,
+    Event,
+    Exchange,
+    Page,
+    Parts,
+    Query,
+    Record,
+    Spent,
+    Spool,
+    State,
+    Telling,
+)
 from capture.store.canonical import Canonical
 from graph.records import Call, Notice, Stop
 
@@ -209,6 +223,22 @@ class RemoteStore:
         asked = (rollout, body, at, owner, None if expected is None else sorted(expected))
         found: State | None = msgspec.msgpack.decode(await self._ask("set_state", asked), type=State | None)
         return found
+
+    async def events(self, after: str, *, rollout: str | None = None, limit: int = 500) -> list[Event]:
+        """Return the committed events behind one; see `Store`."""
+        return unpack(await self._ask("events", (after, rollout, limit)), list[Event])
+
+    async def newest_event(self) -> str:
+        """Return the id of the newest event."""
+        return unpack(await self._ask("newest_event"), str)
+
+    async def tell(self, told: Sequence[Telling]) -> None:
+        """Add events; see `Store`."""
+        await self._ask("tell", list(told))
+
+    async def drop_events(self, before: str) -> bool:
+        """Drop some of the events from before a time; False when none is left to drop."""
+        return unpack(await self._ask("drop_events", before), bool)
 
     async def flush(self) -> None:
         """Return when all that was handed over is committed. Raises `StoreError` while the store can't be written."""

@@ -14,7 +14,7 @@ import msgspec
 
 from graph.records import Call, FloatArray, IntArray, Message, Notice, Rollout, Stop
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Version of the stored format; a store with a higher one is refused, a lower one climbs the ladder of migrations."""
 
 Durability = Literal["process", "power", "none"]
@@ -181,6 +181,31 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     engines: dict[str, EngineState]
 
 
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened; kept for a day."""
+
+    # Opaque; what comes later has a later one, in the order of `Store.events`.
+    id: str
+    # UTC, ISO 8601.
+    at: str
+    # A row of `capture.events.NAMES`.
+    name: str
+    rollout: str | None = None
+    # The call's number.
+    call: int | None = None
+    data: dict[str, Any] = {}
+
+
+class Telling(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that no write of the record implies, as it is handed over."""
+
+    at: str
+    name: str
+    rollout: str | None = None
+    call: int | None = None
+    data: dict[str, Any] = {}
+
+
 def new_tokens(call: Call, delta: Delta | None) -> int:
     """Return what an ended call adds to `Spent.new_tokens`.
 
@@ -327,6 +352,22 @@ class Store(Protocol):
         or closed, or is another's by now. Raises `ClientError` 412 `state_changed` unless its version is one of those
         `expected` (None: any).
         """
+
+    async def events(self, after: str, *, rollout: str | None = None, limit: int = 500) -> list[Event]:
+        """Return the committed events behind one, by its id, of all rollouts or of one, the oldest first.
+
+        `"0"` stands before the oldest that is kept. Raises `ClientError`: 400 `bad_cursor` for what is no id, 410
+        `events_gone` for one behind which something was dropped.
+        """
+
+    async def newest_event(self) -> str:
+        """Return the id of the newest event that `events` would return."""
+
+    async def tell(self, told: Sequence[Telling]) -> None:
+        """Add events; those of a rollout that is gone are left out."""
+
+    async def drop_events(self, before: str) -> bool:
+        """Drop some of the events from before a time; False when none is left to drop."""
 
     async def flush(self) -> None:
         """Return when all that was handed over is committed."""

@@ -177,7 +177,61 @@ CREATE TABLE state (
 );
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
+# 3 → 4. What happened, in order, kept for a day. Triggers write it, in the transaction that makes it true. The newest
+# row is never deleted, so that no key is given twice; hence the order of the statements where a rollout goes.
+_FOURTH = """
+CREATE TABLE event (
+  key INTEGER PRIMARY KEY,
+  at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+  name TEXT NOT NULL,
+  id TEXT,
+  n INTEGER,
+  data TEXT
+);
+CREATE INDEX event_id ON event (id, key) WHERE id IS NOT NULL;
+INSERT INTO counter VALUES ('event', 0);
+
+CREATE TRIGGER event_registered AFTER INSERT ON rollout BEGIN
+  INSERT INTO event (name, id) VALUES ('rollout.registered', new.id);
+END;
+
+CREATE TRIGGER event_closed AFTER UPDATE OF state ON rollout WHEN new.state <> old.state BEGIN
+  INSERT INTO event (name, id) VALUES (iif(new.state = 'closed', 'rollout.closed', 'rollout.opened'), new.id);
+END;
+
+CREATE TRIGGER event_graded AFTER UPDATE OF record ON rollout
+  WHEN new.record <> old.record AND (
+    json_extract(new.record, '$.reward') IS NOT json_extract(old.record, '$.reward')
+    OR json_extract(new.record, '$.per_call_rewards') IS NOT json_extract(old.record, '$.per_call_rewards')
+    OR json_extract(new.record, '$.reward_details') IS NOT json_extract(old.record, '$.reward_details')
+  )
+BEGIN
+  INSERT INTO event (name, id) VALUES ('rollout.graded', new.id);
+END;
+
+CREATE TRIGGER event_deleted AFTER DELETE ON rollout BEGIN
+  INSERT INTO event (name, id) VALUES ('rollout.deleted', old.id);
+  DELETE FROM event WHERE id = old.id AND name <> 'rollout.deleted';
+END;
+
+CREATE TRIGGER event_begun AFTER INSERT ON call BEGIN
+  INSERT INTO event (name, id, n)
+    SELECT iif(new.status = 'running', 'call.begun', 'call.ended'), rollout.id, new.n FROM rollout
+    WHERE rollout.key = new.rollout;
+END;
+
+CREATE TRIGGER event_ended AFTER UPDATE OF status ON call WHEN new.status <> old.status AND new.status <> 'running'
+BEGIN
+  INSERT INTO event (name, id, n) SELECT 'call.ended', rollout.id, new.n FROM rollout WHERE rollout.key = new.rollout;
+END;
+
+CREATE TRIGGER event_noticed AFTER INSERT ON notice BEGIN
+  INSERT INTO event (name, id, data) SELECT 'finding', rollout.id, new.record FROM rollout
+    WHERE rollout.key = new.rollout;
+END;
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
 """`STEPS[i]` takes a file from version i to i + 1."""
 
 assert len(STEPS) == FORMAT_VERSION

@@ -25,12 +25,13 @@ import apsw
 
 from capture import clock
 from capture.errors import StoreError
-from capture.store import answers, migrations, query, reads, states, tally, writes
+from capture.store import answers, events, migrations, query, reads, states, tally, writes
 from capture.store.base import (
     Arrival,
     Durability,
     EngineState,
     Entry,
+    Event,
     Exchange,
     Page,
     Parts,
@@ -38,6 +39,7 @@ from capture.store.base import (
     Record,
     Spool,
     State,
+    Telling,
 )
 from capture.store.canonical import Canonical
 from capture.store.lock import Lock
@@ -314,6 +316,23 @@ class SqliteStore:
         )
         return state
 
+    async def events(self, after: str, *, rollout: str | None = None, limit: int = 500) -> list[Event]:
+        """Return the committed events behind one; see `Store`. Nothing is waited for: what isn't there yet comes."""
+        return await self._look(lambda db: events.after(db, after, rollout=rollout, limit=limit))
+
+    async def newest_event(self) -> str:
+        """Return the id of the newest event."""
+        return await self._look(events.newest)
+
+    async def tell(self, told: Sequence[Telling]) -> None:
+        """Add events; those of a rollout that is gone are left out."""
+        told = tuple(told)
+        await self._writer.run(lambda db: events.put(db, told))
+
+    async def drop_events(self, before: str) -> bool:
+        """Drop some of the events from before a time; False when none is left to drop."""
+        return bool(await self._writer.run(lambda db: events.drop(db, before)))
+
     async def flush(self) -> None:
         """Return when all that was handed over is committed; after a failure, try whether writes work again.
 
@@ -335,6 +354,10 @@ class SqliteStore:
 
     async def _read(self, work: Callable[[apsw.Connection], T]) -> T:
         await self._writer.settle()
+        return await self._look(work)
+
+    async def _look(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Run a read of what is committed."""
         if self._readers is None:
             raise StoreError("store_failed", f"{self._path} is closed")
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._reader, work)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from capture.errors import StoreError
 from capture.store.postgres.driver import Connection
 
-VERSION = 2
+VERSION = 3
 """Version of the format on PostgreSQL; it climbs by itself, not with the file's."""
 
 LOCKS = 0x54524E47
@@ -201,7 +201,98 @@ CREATE TABLE state (
 );
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SECOND)
+# 2 → 3. What happened, in order, kept for a day. Triggers write it, in the transaction that makes it true; its number
+# (`xid`) says with `key` where it stands. A record that PostgreSQL's JSON doesn't take (an Infinity) counts as graded
+# when it changes.
+_THIRD = """
+CREATE TABLE event (
+  xid bigint NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
+  key bigint GENERATED ALWAYS AS IDENTITY,
+  at text COLLATE "C" NOT NULL
+    DEFAULT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+  name text NOT NULL,
+  id text COLLATE "C",
+  n integer,
+  data text,
+  PRIMARY KEY (xid, key)
+);
+CREATE INDEX event_id ON event (id, xid, key) WHERE id IS NOT NULL;
+CREATE TABLE event_floor (xid bigint NOT NULL, key bigint NOT NULL);
+INSERT INTO event_floor VALUES (0, 0);
+
+CREATE FUNCTION tell_registered() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO treering.event (name, id) VALUES ('rollout.registered', new.id);
+  RETURN NULL;
+END
+$$;
+CREATE TRIGGER event_registered AFTER INSERT ON rollout FOR EACH ROW EXECUTE FUNCTION tell_registered();
+
+CREATE FUNCTION tell_closed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO treering.event (name, id)
+    VALUES (CASE new.state WHEN 'closed' THEN 'rollout.closed' ELSE 'rollout.opened' END, new.id);
+  RETURN NULL;
+END
+$$;
+CREATE TRIGGER event_closed AFTER UPDATE OF state ON rollout FOR EACH ROW
+  WHEN (new.state <> old.state) EXECUTE FUNCTION tell_closed();
+
+CREATE FUNCTION tell_graded() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  -- An escape may stand for what this JSON does not take: a NUL, half a surrogate pair.
+  now_ text := replace(new.record, '\\u', '/u');
+  was text := replace(old.record, '\\u', '/u');
+BEGIN
+  BEGIN
+    IF (now_::json -> 'reward')::text IS NOT DISTINCT FROM (was::json -> 'reward')::text
+      AND (now_::json -> 'per_call_rewards')::text IS NOT DISTINCT FROM (was::json -> 'per_call_rewards')::text
+      AND (now_::json -> 'reward_details')::text IS NOT DISTINCT FROM (was::json -> 'reward_details')::text
+    THEN
+      RETURN NULL;
+    END IF;
+  EXCEPTION WHEN data_exception THEN
+    NULL;
+  END;
+  INSERT INTO treering.event (name, id) VALUES ('rollout.graded', new.id);
+  RETURN NULL;
+END
+$$;
+CREATE TRIGGER event_graded AFTER UPDATE OF record ON rollout FOR EACH ROW
+  WHEN (new.record <> old.record) EXECUTE FUNCTION tell_graded();
+
+CREATE FUNCTION tell_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  DELETE FROM treering.event WHERE id = old.id AND name <> 'rollout.deleted';
+  INSERT INTO treering.event (name, id) VALUES ('rollout.deleted', old.id);
+  RETURN NULL;
+END
+$$;
+CREATE TRIGGER event_deleted AFTER DELETE ON rollout FOR EACH ROW EXECUTE FUNCTION tell_deleted();
+
+CREATE FUNCTION tell_call() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO treering.event (name, id, n)
+    SELECT CASE new.status WHEN 'running' THEN 'call.begun' ELSE 'call.ended' END, rollout.id, new.n
+    FROM treering.rollout WHERE rollout.key = new.rollout;
+  RETURN NULL;
+END
+$$;
+CREATE TRIGGER event_begun AFTER INSERT ON call FOR EACH ROW EXECUTE FUNCTION tell_call();
+CREATE TRIGGER event_ended AFTER UPDATE OF status ON call FOR EACH ROW
+  WHEN (new.status <> old.status AND new.status <> 'running') EXECUTE FUNCTION tell_call();
+
+CREATE FUNCTION tell_notice() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO treering.event (name, id, data) SELECT 'finding', rollout.id, new.record FROM rollout
+    WHERE rollout.key = new.rollout;
+  RETURN NULL;
+END
+$$;
+CREATE TRIGGER event_noticed AFTER INSERT ON notice FOR EACH ROW EXECUTE FUNCTION tell_notice();
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
 """`STEPS[i]` takes a database from version i to i + 1."""
 
 assert len(STEPS) == VERSION

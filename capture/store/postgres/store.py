@@ -28,6 +28,7 @@ from capture.store.base import (
     Durability,
     EngineState,
     Entry,
+    Event,
     Exchange,
     Page,
     Parts,
@@ -35,9 +36,10 @@ from capture.store.base import (
     Record,
     Spool,
     State,
+    Telling,
 )
 from capture.store.canonical import Canonical
-from capture.store.postgres import calls, leases, link, rollouts, schema, states
+from capture.store.postgres import calls, events, leases, link, rollouts, schema, states
 from capture.store.postgres.driver import Connection, Pool
 from capture.store.postgres.leases import BEAT_S, LEASE_S, Lease
 from capture.store.postgres.link import ACQUIRE_S, COMMAND_S, Address, Link, Sort
@@ -332,6 +334,23 @@ class PostgresStore:
             lambda db: states.put(db, rollout, body, at=at, owner=owner, expected=expected)
         )
         return state
+
+    async def events(self, after: str, *, rollout: str | None = None, limit: int = 500) -> list[Event]:
+        """Return the committed events behind one; see `Store`. Nothing is waited for: what isn't there yet comes."""
+        return await self._ask(lambda db: events.after(db, after, rollout=rollout, limit=limit), snapshot=True)
+
+    async def newest_event(self) -> str:
+        """Return the id of the newest event."""
+        return await self._ask(events.newest)
+
+    async def tell(self, told: Sequence[Telling]) -> None:
+        """Add events; those of a rollout that is gone are left out."""
+        told = tuple(told)
+        await self._writer.run(lambda db: events.put(db, told))
+
+    async def drop_events(self, before: str) -> bool:
+        """Drop some of the events from before a time; False when none is left to drop."""
+        return bool(await self._writer.run(lambda db: events.drop(db, before)))
 
     async def flush(self) -> None:
         """Return when all that was handed over is committed; after a failure, try whether writes work again.

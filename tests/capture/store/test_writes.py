@@ -283,6 +283,9 @@ async def test_a_rollout_that_is_deleted_leaves_nothing(store, place):
     gone = await count(place)
     assert gone.pop("answer") == 2
     empty.pop("answer")
+    # That it was deleted, of each.
+    assert gone.pop("event") == 2
+    empty.pop("event")
     assert gone == empty
 
 

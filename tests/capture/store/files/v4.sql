@@ -1,0 +1,189 @@
+BEGIN TRANSACTION;
+CREATE TABLE answer (
+  key BLOB PRIMARY KEY,
+  body TEXT NOT NULL,
+  until TEXT NOT NULL,
+  sealed BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE arrival (
+  rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  n INTEGER NOT NULL,
+  PRIMARY KEY (rollout, n)
+) WITHOUT ROWID;
+CREATE TABLE call (
+  key INTEGER PRIMARY KEY,
+  rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  n INTEGER NOT NULL,
+  status TEXT NOT NULL,
+  delivered INTEGER,
+  arrived INTEGER NOT NULL,
+  ended INTEGER,
+  chain INTEGER,
+  messages INTEGER,
+  holder INTEGER,
+  shared INTEGER,
+  n_prompt INTEGER,
+  n_sampled INTEGER,
+  check_prompt INTEGER,
+  record TEXT NOT NULL,
+  logprobs BLOB,
+  sampled BLOB,
+  tail BLOB
+);
+INSERT INTO call VALUES(1,1,0,'complete',1,0,1,1,NULL,NULL,NULL,3,2,2967478931,'{"id":"chatcmpl-1","finish_reason":"stop","started_at":"2026-01-01T00:00:00.000Z"}',X'000000BF0000C07F',X'0400000005000000',X'010000000200000003000000');
+INSERT INTO call VALUES(2,1,1,'error',NULL,2,3,3,NULL,0,5,6,NULL,2943289278,'{"started_at":"2026-01-01T00:00:00.000Z"}',NULL,NULL,X'06000000');
+CREATE UNIQUE INDEX call_n ON call (rollout, n);
+CREATE INDEX call_running ON call (rollout) WHERE status = 'running';
+CREATE TRIGGER event_begun AFTER INSERT ON call BEGIN
+  INSERT INTO event (name, id, n)
+    SELECT iif(new.status = 'running', 'call.begun', 'call.ended'), rollout.id, new.n FROM rollout
+    WHERE rollout.key = new.rollout;
+END;
+CREATE TRIGGER event_ended AFTER UPDATE OF status ON call WHEN new.status <> old.status AND new.status <> 'running'
+BEGIN
+  INSERT INTO event (name, id, n) SELECT 'call.ended', rollout.id, new.n FROM rollout WHERE rollout.key = new.rollout;
+END;
+CREATE TABLE chain (
+  key INTEGER PRIMARY KEY,
+  rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  parent INTEGER,
+  content INTEGER NOT NULL,
+  digest BLOB NOT NULL
+);
+INSERT INTO chain VALUES(1,1,NULL,1,X'2F2FBBC31B80F003179B9E7627BCC72C');
+INSERT INTO chain VALUES(2,1,1,4,X'59AD8460A66308B6C0B22FF16F16AF17');
+INSERT INTO chain VALUES(3,1,2,5,X'E87D7DAB681908DBFB37DEC516D6832C');
+CREATE UNIQUE INDEX chain_digest ON chain (rollout, digest);
+CREATE TABLE content (
+  key INTEGER PRIMARY KEY,
+  digest BLOB NOT NULL UNIQUE,
+  packed TEXT,
+  data BLOB NOT NULL
+);
+INSERT INTO content VALUES(1,X'904BDB4E2D18D5397C1D5510B5BA0663',NULL,X'7B22726F6C65223A202275736572222C2022636F6E74656E74223A20226869227D');
+INSERT INTO content VALUES(2,X'395824BE5DB86BC175E937768BCA66B4','zlib',X'78018BAE562AA92C4855B252504A2BCD4B2EC9CCCF53D241625B29542BE525E64214806452528B938B320BC00A819A524601D121A0545B1B0B00795C8AEE');
+INSERT INTO content VALUES(3,X'3A35C4861D9F5E200807148DE35ADDE8','zlib',X'78018BAE56CACC4B49AD50B25230D05150CA4D2D2E4E4C4F05F2AA9592F3F34A52F34A806CA58CD49C9C7C855192981050AAAD8D050083627B63');
+INSERT INTO content VALUES(4,X'7AE43EBD6B476CF43EEE72D4B0E65023',NULL,X'7B22726F6C65223A2022617373697374616E74222C2022636F6E74656E74223A202268656C6C6F227D');
+INSERT INTO content VALUES(5,X'A40D25F409D0259CEF8DBDBB53A485DF',NULL,X'7B22726F6C65223A202275736572222C2022636F6E74656E74223A20226D6F7265227D');
+CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO counter VALUES('closed',1);
+INSERT INTO counter VALUES('created',1);
+INSERT INTO counter VALUES('event',0);
+CREATE TABLE engine (name TEXT PRIMARY KEY, held INTEGER NOT NULL, version TEXT) WITHOUT ROWID;
+CREATE TABLE event (
+  key INTEGER PRIMARY KEY,
+  at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+  name TEXT NOT NULL,
+  id TEXT,
+  n INTEGER,
+  data TEXT
+);
+INSERT INTO event VALUES(1,'2026-11-30T04:10:43.872Z','rollout.registered','old',NULL,NULL);
+INSERT INTO event VALUES(2,'2026-11-30T04:10:43.874Z','call.ended','old',0,NULL);
+INSERT INTO event VALUES(3,'2026-11-30T04:10:43.884Z','call.ended','old',1,NULL);
+INSERT INTO event VALUES(4,'2026-11-30T04:10:43.885Z','finding','old',NULL,'{"code":"request_refused","at":"2026-01-01T00:00:00.000Z","calls":[1],"data":{"field":"priority"}}');
+INSERT INTO event VALUES(5,'2026-11-30T04:10:43.886Z','rollout.graded','old',NULL,NULL);
+INSERT INTO event VALUES(6,'2026-11-30T04:10:43.886Z','rollout.closed','old',NULL,NULL);
+CREATE INDEX event_id ON event (id, key) WHERE id IS NOT NULL;
+CREATE TABLE exchange (
+  rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  n INTEGER NOT NULL,
+  top_logprobs INTEGER,
+  undecoded INTEGER,
+  error TEXT,
+  deliveries TEXT NOT NULL DEFAULT '[]',
+  usage BLOB,
+  request BLOB NOT NULL,
+  sent BLOB,
+  reply BLOB,
+  PRIMARY KEY (rollout, n)
+);
+INSERT INTO exchange VALUES(1,0,NULL,NULL,NULL,'[{"at":"2026-01-01T00:00:01.000Z","complete":true}]',X'7B2270726F6D70745F746F6B656E73223A337D',X'7B226669656C6473223A5B5B226D6F64656C222C2276616C7565222C226D225D2C5B226D65737361676573222C22636861696E222C315D2C5B22746F6F6C73222C22636F6E74656E74222C325D2C5B2273656564222C2276616C7565222C3130303030303030303030303030303030303030305D5D7D',X'7B22776974686F7574223A5B5D2C2277697468223A5B5B226C6F6770726F6273222C2276616C7565222C747275655D5D7D',X'7B226669656C6473223A5B5B226964222C2276616C7565222C2263686174636D706C2D31225D2C5B2263686F69636573222C22636F6E74656E74222C335D5D7D');
+INSERT INTO exchange VALUES(1,1,NULL,NULL,'{"blame":"engine","status":500,"message":"no"}','[]',NULL,X'7B226669656C6473223A5B5B226D6F64656C222C2276616C7565222C226D225D2C5B226D65737361676573222C22636861696E222C335D2C5B22746F6F6C73222C22636F6E74656E74222C325D5D7D',NULL,NULL);
+CREATE TABLE label (
+  rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  name TEXT NOT NULL,
+  value TEXT NOT NULL,
+  PRIMARY KEY (rollout, name)
+) WITHOUT ROWID;
+INSERT INTO label VALUES(1,'split','train');
+CREATE INDEX label_value ON label (name, value, rollout);
+CREATE TABLE notice (
+  key INTEGER PRIMARY KEY,
+  rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  record TEXT NOT NULL
+);
+INSERT INTO notice VALUES(1,1,'{"code":"request_refused","at":"2026-01-01T00:00:00.000Z","calls":[1],"data":{"field":"priority"}}');
+CREATE TRIGGER event_noticed AFTER INSERT ON notice BEGIN
+  INSERT INTO event (name, id, data) SELECT 'finding', rollout.id, new.record FROM rollout
+    WHERE rollout.key = new.rollout;
+END;
+CREATE INDEX notice_rollout ON notice (rollout, key);
+CREATE TABLE probe (data BLOB NOT NULL);
+CREATE TABLE rollout (
+  key INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  version INTEGER NOT NULL,
+  created INTEGER NOT NULL UNIQUE,
+  closed INTEGER UNIQUE,
+  state TEXT NOT NULL,
+  "group" TEXT,
+  first_call_at TEXT,
+  last_call_at TEXT,
+  secret BLOB NOT NULL,
+  tools_secret BLOB NOT NULL,
+  record TEXT NOT NULL,
+  registration TEXT NOT NULL
+, sealed INTEGER NOT NULL DEFAULT 0, next INTEGER NOT NULL DEFAULT 0, tick INTEGER NOT NULL DEFAULT 0, sampled INTEGER NOT NULL DEFAULT 0, new_tokens INTEGER NOT NULL DEFAULT 0);
+INSERT INTO rollout VALUES(1,'old',5,1,1,'closed','g','2026-01-01T00:00:00.000Z','2026-01-01T00:00:00.000Z',X'6167656E74206F66206F6C64',X'746F6F6C73206F66206F6C64','{"id":"old","group":"g","labels":{"split":"train"},"state":"closed","reward":1.0,"task":"say hi","roles":{"0":"main"},"created_at":"2026-01-01T00:00:00.000Z","closed_at":"2026-01-01T00:00:00.000Z"}','{}',0,2,4,1,6);
+CREATE TRIGGER event_closed AFTER UPDATE OF state ON rollout WHEN new.state <> old.state BEGIN
+  INSERT INTO event (name, id) VALUES (iif(new.state = 'closed', 'rollout.closed', 'rollout.opened'), new.id);
+END;
+CREATE TRIGGER event_deleted AFTER DELETE ON rollout BEGIN
+  INSERT INTO event (name, id) VALUES ('rollout.deleted', old.id);
+  DELETE FROM event WHERE id = old.id AND name <> 'rollout.deleted';
+END;
+CREATE TRIGGER event_graded AFTER UPDATE OF record ON rollout
+  WHEN new.record <> old.record AND (
+    json_extract(new.record, '$.reward') IS NOT json_extract(old.record, '$.reward')
+    OR json_extract(new.record, '$.per_call_rewards') IS NOT json_extract(old.record, '$.per_call_rewards')
+    OR json_extract(new.record, '$.reward_details') IS NOT json_extract(old.record, '$.reward_details')
+  )
+BEGIN
+  INSERT INTO event (name, id) VALUES ('rollout.graded', new.id);
+END;
+CREATE TRIGGER event_registered AFTER INSERT ON rollout BEGIN
+  INSERT INTO event (name, id) VALUES ('rollout.registered', new.id);
+END;
+CREATE INDEX rollout_group ON rollout ("group") WHERE "group" IS NOT NULL;
+CREATE INDEX rollout_sealed ON rollout (key) WHERE sealed > 0 AND state = 'open';
+CREATE UNIQUE INDEX rollout_secret ON rollout (secret);
+CREATE UNIQUE INDEX rollout_tools_secret ON rollout (tools_secret);
+CREATE TABLE spool (
+  rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  n INTEGER NOT NULL,
+  logprobs BLOB,
+  sampled BLOB,
+  PRIMARY KEY (rollout, n)
+);
+CREATE TABLE state (
+  rollout INTEGER PRIMARY KEY REFERENCES rollout ON DELETE CASCADE,
+  version INTEGER NOT NULL,
+  changed_at TEXT NOT NULL,
+  data BLOB NOT NULL
+);
+INSERT INTO state VALUES(1,1,'2026-01-01T00:00:00.000Z',X'7B22626F617264223A205B312C20322E35305D7D');
+CREATE TABLE use (
+  rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  content INTEGER NOT NULL REFERENCES content,
+  PRIMARY KEY (rollout, content)
+) WITHOUT ROWID;
+INSERT INTO use VALUES(1,1);
+INSERT INTO use VALUES(1,2);
+INSERT INTO use VALUES(1,3);
+INSERT INTO use VALUES(1,4);
+INSERT INTO use VALUES(1,5);
+CREATE INDEX use_content ON use (content, rollout);
+pragma user_version=4;
+pragma application_id=1414680135;
+COMMIT TRANSACTION;
