@@ -481,6 +481,9 @@ class Calls:
                 with contextlib.suppress(StoreError):
                     await self._holds.look()
             draft.weights = Weights(start=draft.weights.start, end=self._holds.version(draft.engine))
+            if draft.weights.start is None and draft.weights.end is not None:
+                # Told for the first time while the call ran; the stamps alone would only say that nobody knew.
+                self._notice(draft, "weights_changed", {"versions": [None, draft.weights.end]})
         ended = None if self._store.shared else live.tick()
         records = draft.records(ended=ended, delivered=delivered, delta=live.delta(prompt))
         try:

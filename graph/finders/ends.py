@@ -44,10 +44,10 @@ def find(judged: Judged) -> Iterator[Finding]:
         yield make("limit_stop", stops, limit=stopped.limit, at_call=stopped.at_call, stops=stopped.stops)
 
 
-def _versions(weights: Weights) -> list[str | None]:
-    """Return the versions that a call's tokens were drawn from, in order; one where nobody said any."""
+def _versions(weights: Weights) -> list[str]:
+    """Return the versions that a call's tokens are known to be drawn from, in order.
+
+    A start or an end that nobody told is no other version: SGLang says the one at the end alone.
+    """
     told = [weights.start, *(span.version for span in weights.spans), weights.end]
-    if weights.spans and weights.start is None:
-        # The engine says it by token, and nothing else was said.
-        told = told[1:-1] if weights.end is None else told[1:]
-    return list(dict.fromkeys(told))
+    return list(dict.fromkeys(version for version in told if version is not None))

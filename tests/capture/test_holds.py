@@ -116,6 +116,19 @@ async def test_a_version_set_while_a_call_runs_is_straddled(engine, home: House)
     assert (found["calls"], found["data"]) == ([0], {"versions": ["7", "8"]})
 
 
+async def test_a_version_told_for_the_first_time_while_a_call_runs_is_straddled(engine, home: House) -> None:
+    rollout = await home.rollout()
+    async with asyncio.TaskGroup() as both:
+        both.create_task(tongues.told(home.chat(rollout)))
+        asked = await engine.next()
+        await told(home, "/engine/weights", version="8")
+        asked.answer(whole([5]))
+    graph = await home.graph(rollout)
+    assert graph["calls"][0]["weights"] == {"start": None, "end": "8", "spans": []}
+    (found,) = [found for found in graph["findings"] if found["code"] == "weights_changed"]
+    assert (found["calls"], found["data"]) == ([0], {"versions": [None, "8"]})
+
+
 async def test_a_hold_and_a_version_outlive_a_restart(engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("capture.calls.WAIT_S", 0.0)
     async with house(engine, tmp_path) as home:

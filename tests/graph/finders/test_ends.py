@@ -50,8 +50,8 @@ SPANS = (WeightSpan(version="a", start=0, end=1), WeightSpan(version="b", start=
         (Weights(), None),
         (Weights(start="a", end="a"), None),
         (Weights(start="a", end="b"), ["a", "b"]),
-        # Told for the first time while it ran.
-        (Weights(end="b"), [None, "b"]),
+        # An engine that says the one at the end alone.
+        (Weights(end="b"), None),
         (Weights(spans=SPANS[:1]), None),
         (Weights(spans=SPANS), ["a", "b"]),
         (Weights(end="b", spans=SPANS), ["a", "b"]),
