@@ -30,7 +30,7 @@ from capture.probe import probe
 from capture.scripted import load_rules
 from capture.settings import Settings, is_loopback, key_path, parse_address, store_path
 from capture.store.base import FORMAT_VERSION
-from capture.trial import attempt
+from capture.tunnel_trial import attempt
 from capture.upstream import Engine
 from tunnel.errors import SpecError, TunnelError
 from tunnel.spec import parse

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from capture.settings import Settings
-from capture.trial import attempt
+from capture.tunnel_trial import attempt
 from tests.house import house
 from tests.tunnel.test_health import answering, reply
 from tunnel.errors import TunnelError
