@@ -29,6 +29,10 @@ async def test_what_agents_saw_end_survives_the_appliance_being_killed(tmp_path)
     judged(outcome, SQLITE)
 
 
+# Minutes of killing are no part of a quick run, and PostgreSQL's absence is to be said aloud.
+pytestmark = pytest.mark.real
+
+
 @pytest.fixture
 def server():
     # Of its own, since it is killed.

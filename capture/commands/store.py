@@ -71,8 +71,8 @@ def file_of(settings: Settings) -> Path:
     path = store_path(settings.store)
     if path is None:
         raise UsageError(
-            "a PostgreSQL store is backed up and migrated by other means",
-            hint="pg_dump copies it while it is in use; it climbs to the newest format when Treering starts",
+            "this is done to an SQLite store's file; PostgreSQL has means of its own",
+            hint="pg_amcheck looks at it, pg_dump copies it in use, and it climbs by itself when Treering starts",
         )
     return path
 
