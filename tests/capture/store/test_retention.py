@@ -14,6 +14,7 @@ from capture.store.check import check
 from capture.store.lock import Lock
 from capture.store.retention import Policy, sweep
 from graph.records import Notice
+from tests.capture.store.places import opened
 from tests.capture.store.samples import as_json, call, ended, entry, ids, logprobs, open_at, plain, request
 
 DAY = "2026-02-{:02d}T12:00:00.000Z"
@@ -134,6 +135,23 @@ async def test_what_goes_is_in_the_archive_whole(store, tmp_path):
     db = apsw.Connection(str(tmp_path / "old" / "rollouts-2026-01.db"))
     assert db.execute("SELECT count(*), count(holder) FROM call").fetchone() == (70, 69)
     db.close()
+
+
+async def test_what_goes_from_postgresql_is_in_the_archive_whole_too(database, tmp_path):
+    store = await opened(database)
+    await rollout(store, "a", closed=DAY.format(1), calls=40)
+    await rollout(store, "open", closed=None)
+    before = await everything(store, "a")
+    policy = Policy(keep_days=1, archive=tmp_path / "old")
+    assert await sweep(store, policy, drop=store.delete, now=at(9)) == ["a"]
+    assert await left(store) == ["open"]
+    await store.close()
+    path = tmp_path / "old" / "rollouts-2026-02.db"
+    assert check(path).faults == ()
+    kept = open_at(path)
+    await kept.open()
+    assert await everything(kept, "a") == before
+    await kept.close()
 
 
 async def test_an_archive_that_cannot_be_written_drops_nothing(store, tmp_path):
