@@ -4,6 +4,6 @@
                                             │  channel: a socket pair, one a worker
     trainers ──▶ control plane ──▶ supervisor ──▶ SQLite (PostgreSQL: each worker has its own connections)
 
-Reading order: `frames` and `records` (what passes), `channel` (asking and answering), `remote` and `desk` (the store
-over a channel: the worker's end and the supervisor's), `worker`, `supervisor`.
+Reading order: `frames`, `exchanges` and `records` (what passes), `channel` (asking and answering), `remote` and `desk`
+(the store over a channel: the worker's end and the supervisor's), `worker`, `supervisor`.
 """

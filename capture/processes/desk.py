@@ -6,15 +6,17 @@ died: nobody else would know that they run no more.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from capture.processes import records
+from capture.processes import exchanges, records
 from capture.processes.channel import Handler, Hearer
-from capture.processes.records import PackedCall, PackedEntry, PackedExchange, PackedRecord, PackedSpool
+from capture.processes.exchanges import PackedExchange
+from capture.processes.records import PackedCall, PackedEntry, PackedRecord, PackedSpool
 from capture.processes.remote import PackedArrival, PackedPage
 from capture.store.base import Query, State, Store, Telling
 from capture.store.canonical import Canonical
@@ -118,13 +120,15 @@ class Desk:
         await self._store.finish(rollout, given)
         self.running.difference_update((rollout, record.call.n) for record in given)
 
-    async def _calls(self, asked: tuple[str, int, int | None]) -> list[PackedCall]:
+    async def _calls(self, asked: tuple[str, int, int | None]) -> tuple[bytes, list[PackedCall]]:
         rollout, after, limit = asked
-        return [records.pack_call(each) for each in await self._store.calls(rollout, after=after, limit=limit)]
+        found = await self._store.calls(rollout, after=after, limit=limit)
+        # In a thread: a long rollout takes tens of milliseconds, and all workers wait for this loop.
+        return await asyncio.to_thread(records.pack_calls, found) if found else (b"[]", [])
 
     async def _exchange(self, asked: tuple[str, int]) -> PackedExchange | None:
         found = await self._store.exchange(*asked)
-        return None if found is None else records.pack_exchange(found)
+        return None if found is None else exchanges.pack_exchange(found)
 
     async def _notices(self, rollout: str) -> list[str]:
         return [records.pack_notice(each) for each in await self._store.notices(rollout)]
@@ -136,7 +140,7 @@ class Desk:
 
     def _begin(self, body: msgspec.Raw) -> None:
         rollout, call, passed = msgspec.msgpack.decode(body, type=tuple[str, PackedCall, PackedExchange])
-        exchange = records.exchange(passed, self._canonical)
+        exchange = exchanges.exchange(passed, self._canonical)
         self._store.begin(rollout, records.call(call, exchange), exchange.request, parts=exchange.parts)
 
     def _spool(self, body: msgspec.Raw) -> None:

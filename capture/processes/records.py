@@ -3,9 +3,8 @@
 Rules
 1. What an agent chose is text: a seed of thirty digits, a NaN or half a surrogate pair fits no msgpack, and fits the
    store's own JSON (`store.rows`), which is what passes.
-2. Nothing large passes twice. Choices of one call share their exchange. What a request was taken apart into passes as
-   places in it, and what the engine was sent as its difference from it. Canonical messages stay at home where the
-   request's own elements say the same: the other side makes them from those again, each once (`Canonical`).
+2. Nothing large passes twice: `exchanges` says how bodies do; calls that are read together pass each message once, and
+   each prompt as what it adds to one before it.
 3. Identity is kept where the store goes by it: `parts.messages is call.messages` says that no comparing is needed.
 """
 
@@ -16,19 +15,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from capture.processes.exchanges import PackedExchange, exchange, pack_exchange
 from capture.store import rows
-from capture.store.base import Delta, Entry, Exchange, Parts, Record, Registration, Spool
+from capture.store.base import Delta, Entry, Exchange, Record, Registration, Spool
 from capture.store.canonical import Canonical
-from graph.records import Call, Message, Notice, Rollout, Status
+from graph.records import Call, IntArray, Message, Notice, Rollout, Status
 
 _NONE, _PARTS, _SENT_PARTS = 0, 1, 2
 
-SMALL = 64
-"""Bytes of a piece below which it passes as it is; by so many a larger one is found."""
 
-MOST_TRIES = 8
-"""Places that begin as a piece does, of which none is it, after which it passes as it is."""
+LOOKED_AT = 8
+"""Calls before one of which its prompt is compared with: the last of its conversation is mostly among them."""
+
+LEAST_SHARED = 64
+"""Tokens from which a prompt is packed as what it adds."""
+
 
 _ROLLOUT_FIELDS = {field.name: field.type for field in msgspec.structs.fields(Rollout)}
 
@@ -45,6 +48,15 @@ class PackedEntry(msgspec.Struct, array_like=True, frozen=True):
     last_call_at: str | None
 
 
+class Tail(msgspec.Struct, array_like=True, frozen=True):
+    """A prompt: the first `shared` ids of another call's prompt and sampled ids, and the rest."""
+
+    # Place of that call in the list.
+    at: int
+    shared: int
+    rest: bytes
+
+
 class PackedCall(msgspec.Struct, array_like=True, frozen=True):
     """A `Call`: its record as the store's JSON, its columns, its arrays as little-endian int32 and float32."""
 
@@ -54,43 +66,12 @@ class PackedCall(msgspec.Struct, array_like=True, frozen=True):
     delivered: bool | None
     arrived: int
     ended: int | None
-    # Whose messages they are, or, as the store's JSON, the messages themselves.
-    messages: int | bytes
-    prompt: bytes | None
+    # Whose messages they are, or places in the list beside the calls, or, as the store's JSON, the messages themselves.
+    messages: int | list[int] | bytes
+    # Its ids, or what it adds to an earlier call of the list.
+    prompt: bytes | Tail | None
     sampled: bytes | None
     logprobs: bytes | None
-
-
-Piece = bytes | tuple[int, int]
-"""A piece of a body: its bytes, or where it stands in it (start, end)."""
-
-Sent = bytes | tuple[bytes, int, int, bytes]
-"""What the engine was sent: its bytes, or what stands before and behind a piece of the request (start, end)."""
-
-
-class PackedParts(msgspec.Struct, array_like=True, frozen=True):
-    """`Parts` without its messages, which its elements say."""
-
-    fields: dict[str, Piece]
-    elements: list[Piece]
-    names: list[bytes]
-    # Pieces of what the engine was sent.
-    sent: dict[str, Piece] | None
-
-
-class PackedExchange(msgspec.Struct, array_like=True, frozen=True):
-    """An `Exchange`; `error` and `deliveries` are JSON."""
-
-    request: bytes
-    sent: Sent | None
-    reply: bytes | None
-    error: str | None
-    usage: bytes | None
-    top_logprobs: bytes | None
-    undecoded: bytes | None
-    deliveries: str
-    parts: PackedParts | None
-    sent_parts: PackedParts | None
 
 
 class PackedRecord(msgspec.Struct, array_like=True, frozen=True):
@@ -164,6 +145,8 @@ def pack_call(call: Call, exchange: Exchange | None = None) -> PackedCall:
 
 def call(packed: PackedCall, exchange: Exchange | None = None) -> Call:
     """Return a call; `exchange` is what passed beside it."""
+    if isinstance(packed.messages, list) or isinstance(packed.prompt, Tail):
+        raise ValueError(f"call {packed.n} is one of a list")
     messages: tuple[Message, ...] = ()
     if isinstance(packed.messages, bytes):
         messages = rows.load_messages(packed.messages)
@@ -190,131 +173,67 @@ def call(packed: PackedCall, exchange: Exchange | None = None) -> Call:
     )
 
 
-class _Cutter:
-    """Finds pieces in a body; those that come in order are found at once."""
-
-    def __init__(self, body: bytes | None) -> None:
-        self._body = body
-        self._at = 0
-
-    def piece(self, value: bytes) -> Piece:
-        """Return where a value stands in the body; the value itself if it doesn't, or is small."""
-        if self._body is None or len(value) < SMALL:
-            return value
-        start = _find(self._body, value, self._at)
-        if start < 0:
-            return value
-        self._at = start + len(value)
-        return start, self._at
-
-    def fields(self, fields: Mapping[str, bytes]) -> dict[str, Piece]:
-        """Return the pieces that fields are."""
-        return {name: self.piece(value) for name, value in fields.items()}
-
-
-def _find(body: bytes, value: bytes, at: int = 0) -> int:
-    """Return where a value stands in a body, -1 for nowhere near.
-
-    By its beginning, and then at one go: `bytes.find` takes 10 ms to find one megabyte in another.
-    """
-    for _ in range(MOST_TRIES):
-        at = body.find(value[:SMALL], at)
-        if at < 0 or body.startswith(value, at):
-            return at
-        at += 1
-    return -1
+def pack_calls(given: Sequence[Call]) -> tuple[bytes, list[PackedCall]]:
+    """Return calls of one rollout, packed: each message once, and each prompt as what it adds to one before it."""
+    places: dict[int, int] = {}
+    said: list[Message] = []
+    packed: list[PackedCall] = []
+    streams: list[IntArray] = []
+    for one in given:
+        for message in one.messages:
+            # By identity: who reads several calls reads each message once.
+            if id(message) not in places:
+                places[id(message)] = len(said)
+                said.append(message)
+        bare = pack_call(msgspec.structs.replace(one, messages=(), prompt_ids=None))
+        prompt: bytes | Tail | None = rows.ints(one.prompt_ids)
+        if one.prompt_ids is not None:
+            shared, at = max(
+                ((_common(streams[at], one.prompt_ids), at) for at in range(len(streams))[-LOOKED_AT:]),
+                default=(0, 0),
+            )
+            if shared > LEAST_SHARED:
+                prompt = Tail(at, shared, rows.ints(one.prompt_ids[shared:]) or b"")
+        packed.append(
+            msgspec.structs.replace(bare, messages=[places[id(message)] for message in one.messages], prompt=prompt)
+        )
+        streams.append(_stream(one.prompt_ids, one.sampled_ids))
+    return rows.dump_messages(tuple(said)), packed
 
 
-def _value(piece: Piece, body: bytes | None) -> bytes:
-    if isinstance(piece, bytes):
-        return piece
-    if body is None or not 0 <= piece[0] <= piece[1] <= len(body):
-        raise ValueError("a piece of a body that did not come with it")
-    return body[piece[0] : piece[1]]
+def calls(said: bytes, packed: Sequence[PackedCall]) -> list[Call]:
+    """Return calls of one rollout. Raises `ValueError` or `IndexError` for what `pack_calls` never makes."""
+    messages = rows.load_messages(said)
+    found: list[Call] = []
+    streams: list[IntArray] = []
+    for one in packed:
+        if not isinstance(one.messages, list):
+            raise ValueError(f"call {one.n} is none of a list")
+        prompt: IntArray | None
+        if isinstance(one.prompt, Tail):
+            rest = rows.read_ints(one.prompt.rest)
+            assert rest is not None
+            prompt = np.concatenate([streams[one.prompt.at][: one.prompt.shared], rest])
+            prompt.flags.writeable = False
+        else:
+            prompt = rows.read_ints(one.prompt)
+        bare = call(msgspec.structs.replace(one, messages=_NONE, prompt=None))
+        said_here = tuple(messages[at] for at in one.messages)
+        found.append(msgspec.structs.replace(bare, messages=said_here, prompt_ids=prompt))
+        streams.append(_stream(prompt, bare.sampled_ids))
+    return found
 
 
-def pack_parts(parts: Parts | None, body: bytes | None, sent: bytes | None = None) -> PackedParts | None:
-    """Return the parts of `body`, packed; None stays None. `sent` is what `parts.sent` was taken from."""
-    if parts is None:
-        return None
-    fields = _Cutter(body).fields(parts.fields)
-    cutter = _Cutter(body)
-    elements = [cutter.piece(element) for element in parts.elements]
-    return PackedParts(fields, elements, parts.names, None if parts.sent is None else _Cutter(sent).fields(parts.sent))
+def _stream(prompt: IntArray | None, sampled: IntArray | None) -> IntArray:
+    return np.concatenate([each for each in (prompt, sampled) if each is not None] or [np.empty(0, np.int32)])
 
 
-def parts(
-    packed: PackedParts | None, canonical: Canonical, body: bytes | None, sent: bytes | None = None
-) -> Parts | None:
-    """Return the parts of `body`; its messages are made from its elements. Raises `ValueError` if they can't be."""
-    if packed is None:
-        return None
-    elements = [_value(piece, body) for piece in packed.elements]
-    messages: list[Message] = []
-    for name, raw in zip(packed.names, elements, strict=True):
-        message = canonical.read(name, raw)
-        if message is None:
-            raise ValueError("an element of a request has no canonical form")
-        messages.append(message)
-    return Parts(
-        fields={name: _value(piece, body) for name, piece in packed.fields.items()},
-        elements=elements,
-        names=packed.names,
-        messages=tuple(messages),
-        sent=None if packed.sent is None else {name: _value(piece, sent) for name, piece in packed.sent.items()},
-    )
-
-
-def _pack_sent(exchange: Exchange) -> Sent | None:
-    """Return what the engine was sent as its difference from the request, where both have the messages alike."""
-    sent, request, parts = exchange.sent, exchange.request, exchange.parts
-    messages = None if parts is None else parts.fields.get("messages")
-    if sent is None or messages is None or len(messages) < SMALL:
-        return sent
-    there, here = _find(sent, messages), _find(request, messages)
-    if there < 0 or here < 0:
-        return sent
-    return sent[:there], here, here + len(messages), sent[there + len(messages) :]
-
-
-def _sent(packed: Sent | None, request: bytes) -> bytes | None:
-    if packed is None or isinstance(packed, bytes):
-        return packed
-    before, start, end, behind = packed
-    return b"".join((before, _value((start, end), request), behind))
-
-
-def pack_exchange(exchange: Exchange) -> PackedExchange:
-    """Return an exchange, packed."""
-    return PackedExchange(
-        exchange.request,
-        _pack_sent(exchange),
-        exchange.reply,
-        None if exchange.error is None else json.dumps(exchange.error),
-        exchange.usage,
-        exchange.top_logprobs,
-        exchange.undecoded,
-        json.dumps(exchange.deliveries),
-        pack_parts(exchange.parts, exchange.request, exchange.sent),
-        pack_parts(exchange.sent_parts, exchange.sent),
-    )
-
-
-def exchange(packed: PackedExchange, canonical: Canonical) -> Exchange:
-    """Return an exchange."""
-    sent = _sent(packed.sent, packed.request)
-    return Exchange(
-        request=packed.request,
-        sent=sent,
-        reply=packed.reply,
-        error=None if packed.error is None else json.loads(packed.error),
-        usage=packed.usage,
-        top_logprobs=packed.top_logprobs,
-        undecoded=packed.undecoded,
-        deliveries=tuple(json.loads(packed.deliveries)),
-        parts=parts(packed.parts, canonical, packed.request, sent),
-        sent_parts=parts(packed.sent_parts, canonical, sent),
-    )
+def _common(one: IntArray, other: IntArray) -> int:
+    """Return the length of the common prefix."""
+    length = min(len(one), len(other))
+    differs = one[:length] != other[:length]
+    at = int(differs.argmax()) if length else 0
+    return at if length and differs[at] else length
 
 
 def pack_records(given: Sequence[Record]) -> tuple[list[PackedExchange], list[PackedRecord]]:

@@ -10,15 +10,17 @@ there is nothing to connect to again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from capture.errors import CaptureError, StoreError
-from capture.processes import records
+from capture.processes import exchanges, records
 from capture.processes.channel import Channel, GoneError, unpack
-from capture.processes.records import PackedCall, PackedEntry, PackedExchange
+from capture.processes.exchanges import PackedExchange
+from capture.processes.records import PackedCall, PackedEntry
 from capture.store.base import (
     Arrival,
     EngineState,
@@ -175,7 +177,7 @@ class RemoteStore:
     def begin(self, rollout: str, call: Call, request: bytes, *, parts: Parts | None = None) -> None:
         """Note that a call runs."""
         passed = Exchange(request=request, parts=parts)
-        packed = (rollout, records.pack_call(call, passed), records.pack_exchange(passed))
+        packed = (rollout, records.pack_call(call, passed), exchanges.pack_exchange(passed))
         self._tell("begin", packed, may_drop=True)
 
     def spool(self, rollout: str, n: int, spool: Spool) -> None:
@@ -196,15 +198,16 @@ class RemoteStore:
 
     async def calls(self, rollout: str, *, after: int = -1, limit: int | None = None) -> list[Call]:
         """Return calls in order of `n`, prompts whole."""
-        found = unpack(await self._ask("calls", (rollout, after, limit)), list[PackedCall])
-        return [records.call(each) for each in found]
+        body = await self._ask("calls", (rollout, after, limit))
+        said, found = msgspec.msgpack.decode(body, type=tuple[bytes, list[PackedCall]])
+        return await asyncio.to_thread(records.calls, said, found) if found else []
 
     async def exchange(self, rollout: str, n: int) -> Exchange | None:
         """Return what passed in a call, None if there is none such."""
         found: PackedExchange | None = msgspec.msgpack.decode(
             await self._ask("exchange", (rollout, n)), type=PackedExchange | None
         )
-        return None if found is None else records.exchange(found, _canonical)
+        return None if found is None else exchanges.exchange(found, _canonical)
 
     async def notices(self, rollout: str) -> list[Notice]:
         """Return a rollout's notices in the order in which they came."""

@@ -1,9 +1,14 @@
 """What passes between processes comes back as it was, with no content twice and identities kept."""
 
+from unittest import mock
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from capture.processes import records
+from capture.processes.exchanges import PackedExchange
 from capture.store.base import Exchange, Parts, Record
 from capture.store.canonical import Canonical
 from capture.store.contents import digest
@@ -19,7 +24,7 @@ def parts(body: bytes, messages) -> Parts:
 def across(given: list[Record]) -> tuple[Record, ...]:
     exchanges, packed = records.pack_records(given)
     sent = msgspec.msgpack.encode((exchanges, packed))
-    read = msgspec.msgpack.decode(sent, type=tuple[list[records.PackedExchange], list[records.PackedRecord]])
+    read = msgspec.msgpack.decode(sent, type=tuple[list[PackedExchange], list[records.PackedRecord]])
     return records.records(*read, Canonical())
 
 
@@ -47,16 +52,38 @@ def test_messages_of_their_own_pass_whole():
     assert plain(found.call) == plain(ended(one, b"not json").call)
 
 
-def test_a_long_conversation_passes_once_though_it_is_held_in_pieces_and_was_sent_on():
-    said = [f"{n} " + "long " * 200 for n in range(40)]
-    body, sent = request(*said), request(*said, return_token_ids=True)
-    one = call(0, body)
-    taken = parts(body, one.messages)
-    given = ended(one, body, sent=sent, parts=msgspec.structs.replace(taken, sent=parts(sent, ()).fields))
-    packed = msgspec.msgpack.encode(records.pack_records([given]))
-    assert len(packed) < 1.2 * len(body)
-    (found,) = across([given])
-    assert found.exchange == given.exchange
+IDS = st.lists(st.integers(0, 3), max_size=8)
+
+
+@given(st.lists(st.tuples(st.none() | IDS, st.none() | IDS, st.lists(st.sampled_from("abc"), max_size=3)), max_size=8))
+def test_calls_of_a_rollout_pass_together_with_what_they_share(drawn):
+    said = {text: call(0, request(text)).messages[0] for text in "abc"}
+    calls = [
+        call(
+            n,
+            b"{}",
+            messages=tuple(said[text] for text in texts),
+            prompt_ids=None if prompt is None else ids(*prompt),
+            sampled_ids=None if sampled is None else ids(*sampled),
+        )
+        for n, (prompt, sampled, texts) in enumerate(drawn)
+    ]
+    with mock.patch.object(records, "LEAST_SHARED", 1):
+        sent = msgspec.msgpack.encode(records.pack_calls(calls))
+    read = msgspec.msgpack.decode(sent, type=tuple[bytes, list[records.PackedCall]])
+    assert [plain(found) for found in records.calls(*read)] == [plain(one) for one in calls]
+
+
+def test_a_long_rollout_passes_as_what_its_calls_add():
+    said = [call(0, request(f"{n} " + "long " * 100)).messages[0] for n in range(60)]
+    grown = [
+        call(n, b"{}", messages=tuple(said[:n]), prompt_ids=ids(*range(1_000 * n)), sampled_ids=ids(9))
+        for n in range(60)
+    ]
+    sent = msgspec.msgpack.encode(records.pack_calls(grown))
+    assert len(sent) < 400_000, "whole, they are 7 MB of ids and 1 MB of text"
+    read = msgspec.msgpack.decode(sent, type=tuple[bytes, list[records.PackedCall]])
+    assert [plain(found) for found in records.calls(*read)] == [plain(one) for one in grown]
 
 
 def test_choices_share_one_exchange():
@@ -69,16 +96,6 @@ def test_choices_share_one_exchange():
     assert one.exchange is two.exchange
 
 
-def test_messages_that_did_not_come_along_are_missed():
-    packed = records.pack_call(call(0, request("hi")))
-    with pytest.raises(ValueError, match="messages that did not come"):
-        records.call(msgspec.structs.replace(packed, messages=1))
-    with pytest.raises(ValueError, match="no canonical form"):
-        records.parts(records.PackedParts({}, [b"{"], [digest(b"{")], None), Canonical(), b"{}")
-    with pytest.raises(ValueError, match="a piece of a body"):
-        records.parts(records.PackedParts({"x": (0, 9)}, [], [], None), Canonical(), b"{}")
-
-
 def test_a_rollout_passes_with_all_that_was_registered():
     full = entry("r", pins={"seed": 10**30}, labels={"a": "\ud800"}, roles={3: "main"}, first_call_at="x")
     assert records.entry(records.pack_entry(full)) == full
@@ -89,3 +106,13 @@ def test_changes_are_read_back_as_what_the_field_holds():
     assert records.changes(records.pack_changes(given)) == given
     with pytest.raises(KeyError):
         records.changes('{"nothing": 1}')
+
+
+def test_a_call_that_belongs_to_others_is_not_read_alone():
+    packed = records.pack_call(call(0, request("hi")))
+    with pytest.raises(ValueError, match="messages that did not come"):
+        records.call(msgspec.structs.replace(packed, messages=1))
+    with pytest.raises(ValueError, match="one of a list"):
+        records.call(msgspec.structs.replace(packed, messages=[0]))
+    with pytest.raises(ValueError, match="none of a list"):
+        records.calls(b"[]", [packed])
