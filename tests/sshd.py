@@ -12,19 +12,24 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from tests.netns import Machine
 from tests.processes import descendants, until
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 MISSING = None if Path(SSHD).exists() and shutil.which("ssh") else "sshd and ssh are needed (openssh-server)"
 
 
+LOOPBACK = Machine("127.0.0.1", (), "on this machine's loopback")
+
+
 class Sshd:
     """A running server: `options` are what `tunnel.ssh.Ssh` needs to log in to it."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, machine: Machine) -> None:
         self.folder = folder
         self.port = port
-        self.where = f"{getpass.getuser()}@127.0.0.1"
+        self.machine = machine
+        self.where = f"{getpass.getuser()}@{machine.host}"
         self.process: asyncio.subprocess.Process | None = None
 
     @property
@@ -55,13 +60,21 @@ class Sshd:
 
     async def start(self) -> None:
         """Start it, and return when it takes connections."""
-        argv = [SSHD, "-D", "-E", str(self.folder / "log"), "-f", str(self.folder / "sshd_config")]
+        argv = [
+            *self.machine.prefix,
+            SSHD,
+            "-D",
+            "-E",
+            str(self.folder / "log"),
+            "-f",
+            str(self.folder / "sshd_config"),
+        ]
         self.process = await asyncio.create_subprocess_exec(*argv, start_new_session=True)
         await until(self._listens)
 
     def _listens(self) -> bool:
         assert self.process is None or self.process.returncode is None, (self.folder / "log").read_text()
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5):
+        with contextlib.suppress(OSError), socket.create_connection((self.machine.host, self.port), timeout=5):
             return True
         return False
 
@@ -79,9 +92,9 @@ class Sshd:
 
 
 @contextlib.asynccontextmanager
-async def sshd(folder: Path, *, extra: str = "") -> AsyncIterator[Sshd]:
-    """An sshd for a block. `extra` goes into its configuration."""
-    server = Sshd(folder, _prepare(folder, extra))
+async def sshd(folder: Path, *, extra: str = "", machine: Machine = LOOPBACK) -> AsyncIterator[Sshd]:
+    """An sshd for a block. `extra` goes into its configuration; `machine` is where it runs."""
+    server = Sshd(folder, _prepare(folder, extra, machine.host), machine)
     await server.start()
     try:
         yield server
@@ -89,7 +102,7 @@ async def sshd(folder: Path, *, extra: str = "") -> AsyncIterator[Sshd]:
         await server.stop()
 
 
-def _prepare(folder: Path, extra: str) -> int:
+def _prepare(folder: Path, extra: str, host: str) -> int:
     """Make keys and configuration; return the port."""
     folder.mkdir(mode=0o700, exist_ok=True)
     for name in ("host", "key"):
@@ -101,12 +114,12 @@ def _prepare(folder: Path, extra: str) -> int:
     (folder / "authorized_keys").write_text((folder / "key.pub").read_text())
     (folder / "authorized_keys").chmod(0o600)
     host_key = " ".join((folder / "host.pub").read_text().split()[:2])
-    (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {host_key}\n")
+    (folder / "known_hosts").write_text(f"[{host}]:{port} {host_key}\n")
     if os.geteuid() == 0:
         # Where it drops privileges to; the package's start script makes it.
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     (folder / "sshd_config").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\n"
+        f"Port {port}\nListenAddress {host}\nHostKey {folder}/host\nPidFile none\n"
         f"AuthorizedKeysFile {folder}/authorized_keys\nStrictModes no\nUsePAM no\nPermitRootLogin yes\n"
         "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPrintMotd no\n"
         # Off by default, and a test opens more than ten connections at once.
