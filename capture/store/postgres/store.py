@@ -40,7 +40,7 @@ from capture.store.base import (
 )
 from capture.store.canonical import Canonical
 from capture.store.postgres import calls, events, leases, link, rollouts, schema, states
-from capture.store.postgres.driver import Connection, Pool
+from capture.store.postgres.driver import Connection, Pool, asyncpg
 from capture.store.postgres.leases import BEAT_S, LEASE_S, Lease
 from capture.store.postgres.link import ACQUIRE_S, COMMAND_S, Address, Link, Sort
 from capture.store.postgres.prepared import Begin, Brought, Deliver, Finish, Note
@@ -434,11 +434,17 @@ class PostgresStore:
             pool.terminate()
 
 
-async def _identity(db: Connection) -> str:
-    """Return what tells a database from every other: its cluster's identifier, which `initdb` gave, and its own."""
-    cluster, database = await db.fetchrow(
-        "SELECT (SELECT system_identifier FROM pg_control_system()),"
-        " (SELECT oid FROM pg_database WHERE datname = current_database())"
-    )
+async def _identity(db: Connection) -> str | None:
+    """Return what tells a database from every other: its cluster's identifier, which `initdb` gave, and its own.
+
+    None where its owner lets nobody ask for the first.
+    """
+    try:
+        cluster, database = await db.fetchrow(
+            "SELECT (SELECT system_identifier FROM pg_control_system()),"
+            " (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+    except asyncpg.InsufficientPrivilegeError:
+        return None
     # Not as it is: it is shown to whoever asks.
     return hashlib.blake2b(f"treering {cluster} {database}".encode(), digest_size=16).hexdigest()
