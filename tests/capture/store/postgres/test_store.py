@@ -8,8 +8,9 @@ import pytest
 
 from capture.errors import ClientError, StoreError
 from capture.store.base import Delta, EngineState, Query, Spent, Spool
+from capture.store.postgres import PostgresStore
 from graph.records import Notice
-from tests.capture.store.places import count, with_database
+from tests.capture.store.places import DatabasePlace, count, with_database
 from tests.capture.store.samples import NOW, as_json, call, ended, entry, ids, listed, plain, request
 
 BODY = request("hello")
@@ -378,3 +379,21 @@ async def test_all_of_one_database_are_one_appliance_and_others_are_others(datab
         assert one.identity is not None
     async with with_database(postgres) as elsewhere, stores(elsewhere) as (third, _):
         assert third.identity not in (None, one.identity)
+
+
+async def test_a_cluster_that_does_not_say_who_it_is_serves_all_the_same(postgres):
+    # Empty, so that the schema is its user's own.
+    database = DatabasePlace(await postgres.database())
+    await database.sql("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
+    await database.sql("CREATE ROLE plain LOGIN PASSWORD 'plain'")
+    await database.sql(f'GRANT ALL ON DATABASE "{database.url.rpartition("/")[2]}" TO plain')
+    try:
+        _, _, where = database.url.rpartition("@")
+        store = PostgresStore(f"postgresql://plain:plain@{where}")
+        await store.open()
+        assert store.identity is None
+        await store.close()
+    finally:
+        await database.sql("DROP OWNED BY plain CASCADE")
+        await database.sql("DROP ROLE plain")
+        await postgres.drop(database.url)
