@@ -33,7 +33,7 @@ async def follow(
     if passage is None:
         return None
     said, me, response, at = passage.said, object(), None, 0
-    said.follow(me)
+    said.follow(me, reads=not otherwise)
     try:
         with contextlib.ExitStack() as stack:
             silence: Silence | None = None

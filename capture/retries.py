@@ -91,6 +91,8 @@ class Tries:
         # Sampled in full, and not known to be delivered, by dialect and number of messages; the latest last.
         self._waiting: dict[tuple[str, int], list[Try]] = {}
         self._keys: OrderedDict[str, Try] = OrderedDict()
+        # By body, while another call with it runs: the latest that was delivered, or has nothing to give.
+        self._over: dict[str, int] = {}
 
     def __repr__(self) -> str:
         waiting = sum(map(len, self._waiting.values()))
@@ -138,6 +140,7 @@ class Tries:
         else:
             self._running.pop(tried.n, None)
             self._forget(tried)
+            self._settle(tried)
 
     def end(self, tried: Try, *, numbers: list[int], complete: bool) -> None:
         """Note that a call has ended; one that isn't complete has nothing for a retry."""
@@ -145,6 +148,7 @@ class Tries:
         tried.draft, tried.numbers, tried.complete = None, numbers, complete
         if not complete:
             self._forget(tried)
+            self._settle(tried)
 
     def mark(self, tried: Try, *, delivered: bool) -> None:
         """Note whether a reply reached its agent; a call that did once is delivered."""
@@ -152,6 +156,7 @@ class Tries:
             return
         if delivered:
             tried.delivered = True
+            self._settle(tried)
             # Those before it with the same body are retried no more.
             if waiting := self._waiting.get((tried.dialect, tried.messages)):
                 self._set(tried, [one for one in waiting if one.n > tried.n or one.body != tried.body])
@@ -184,7 +189,19 @@ class Tries:
             for tried in (*self._running.values(), *self._waiting.get(place, ()))
             if tried.body == request.body and tried.dialect == dialect
         ]
-        return max(found, key=lambda tried: tried.n, default=None)
+        latest = max(found, key=lambda tried: tried.n, default=None)
+        if latest is not None and self._over.get(latest.body or "", -1) > latest.n:
+            # A later one with this body is meant: equal calls may run side by side.
+            return None
+        return latest
+
+    def _settle(self, tried: Try) -> None:
+        """Note that a call can't be joined any more, as long as an earlier one with its body can."""
+        body = tried.body or ""
+        if any(one.body == tried.body for one in self._running.values() if one is not tried):
+            self._over[body] = max(tried.n, self._over.get(body, -1))
+        else:
+            self._over.pop(body, None)
 
     def _wait(self, tried: Try) -> None:
         waiting = self._waiting.setdefault((tried.dialect, tried.messages), [])

@@ -71,7 +71,7 @@ class Transcript:
         Transcript.kept += len(piece)
         if self.followers:
             self._tell()
-        elif Transcript.kept > BUDGET:
+        if Transcript.kept > BUDGET and not self._read:
             self.dropped = True
             self.close()
 
@@ -98,10 +98,11 @@ class Transcript:
             self._changed = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._changed)
 
-    def follow(self, who: object) -> None:
-        """Note one who follows."""
+    def follow(self, who: object, *, reads: bool = True) -> None:
+        """Note one who follows; one that doesn't read waits for the end alone."""
         self.followers += 1
-        self._read[who] = 0
+        if reads:
+            self._read[who] = 0
 
     def unfollow(self, who: object) -> None:
         """Note that one who followed has left."""
@@ -113,7 +114,8 @@ class Transcript:
     def has_read(self, who: object, pieces: int) -> None:
         """Note how far one who follows has come."""
         self._read[who] = pieces
-        self._move()
+        if self._moved is not None:
+            self._move()
 
     async def caught_up(self) -> None:
         """Return when nobody who follows is far behind."""

@@ -198,6 +198,21 @@ async def test_by_its_key_a_running_call_is_given_in_the_other_mode(engine, home
     await one_call(home, rollout, True, True)
 
 
+async def test_who_waits_for_the_end_alone_holds_up_nobody(
+    engine, home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcripts, "LAG", 0)
+    rollout = await home.rollout()
+    async with asyncio.TaskGroup() as both:
+        one = both.create_task(tongues.told(tongues.ask(home, rollout, "chat", stream=True, headers=KEYED)))
+        asked = await engine.next()
+        other = both.create_task(tongues.told(tongues.ask(home, rollout, "chat", stream=False, headers=KEYED)))
+        await follower(home, rollout)
+        replies(asked)
+    assert tongues.read("chat", one.result()[1], stream=True).text == "Hello"
+    assert tongues.read("chat", other.result()[1], stream=False).text == "Hello"
+
+
 async def test_a_key_repeats_a_delivered_reply_and_another_body_is_another_call(engine, home: House) -> None:
     rollout = await home.rollout()
     for count in (1, 2):

@@ -119,6 +119,24 @@ def test_of_several_first_tries_the_latest_is_meant() -> None:
     assert found(tries, request()) is None
 
 
+@pytest.mark.parametrize("fate", ["failed", "aborted", "delivered"])
+def test_a_sibling_that_runs_is_not_taken_for_the_first_try(fate: str) -> None:
+    """Two equal subagents: one's call runs, the other's has ended; the retry is that one's."""
+    tries = Tries()
+    sibling, mine = tries.begin(_draft(0), NO_CLAIM), tries.begin(_draft(1), NO_CLAIM)
+    assert found(tries, request(), AGAIN) == 1
+    if fate == "aborted":
+        tries.leave(mine, through=False)
+    else:
+        tries.end(mine, numbers=[1], complete=fate == "delivered")
+        tries.mark(mine, delivered=True)
+    assert found(tries, request(), AGAIN) is None
+    # The sibling's own retry comes when that has been lost in its turn.
+    tries.end(sibling, numbers=[0], complete=True)
+    tries.mark(sibling, delivered=False)
+    assert found(tries, request()) == 0
+
+
 def test_the_choices_of_one_request_are_delivered_together() -> None:
     tries = learned(*(stored(n, request(n=2), delivered=False, choice=n) for n in (0, 1)))
     tried = tries.find("chat", request(n=2), NO_CLAIM)

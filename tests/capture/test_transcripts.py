@@ -67,6 +67,19 @@ def test_one_that_is_followed_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     said.close()
 
 
+async def test_nobody_waits_for_one_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcripts, "LAG", 0)
+    monkeypatch.setattr(transcripts, "BUDGET", Transcript.kept + 1)
+    said = Transcript()
+    said.follow("a", reads=False)
+    said.add(b"x")
+    async with asyncio.timeout(5):
+        await said.caught_up()
+    said.add(b"y")
+    assert said.dropped
+    said.unfollow("a")
+
+
 async def test_who_writes_waits_for_the_slowest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transcripts, "LAG", 3)
     said = Transcript()
