@@ -1,7 +1,8 @@
 """The PostgreSQL store: what the loop sees.
 
     loop ──▶ Writer (batch, rollouts; in groups) ──▶ one connection  ─┐
-         ──▶ arrivals and reads (rollouts, calls) ──▶ a pool of few  ─┴▶ PostgreSQL ◀── other processes
+         ──▶ arrivals and reads (rollouts, calls) ──▶ a pool of few  ─┼▶ PostgreSQL ◀── other processes
+             heartbeat (leases) ─────────────────────▶ one connection ─┘
 
 A read first lets the writer try all that was handed over, so it sees it; while the store is down it fails. An arrival
 waits for nothing of this process but its own statement.
@@ -392,18 +393,22 @@ class PostgresStore:
         return StoreError("store_failed", f"{self.where} can't be {verb}: {self._address.sentence(error)}")
 
     async def _beat(self) -> None:
-        """Say that we are alive, and look who isn't, for ever."""
-        while True:
-            await asyncio.sleep(self._beat_s)
-            pool = self._pool
-            if pool is None:
-                return
-            try:
-                async with asyncio.timeout(COMMAND_S), pool.acquire(timeout=ACQUIRE_S) as db:
-                    await self._lease.beat(db)
-                    await self._bury(db)
-            except Exception as error:  # noqa: BLE001 - it is tried again, and whoever needs the store hears of it
-                _log.warning("%s: no heartbeat: %s", self.where, self._address.sentence(error))
+        """Say that we are alive, and look who isn't, for ever; on a connection of its own: no read may delay it."""
+        db: Connection | None = None
+        try:
+            while True:
+                await asyncio.sleep(self._beat_s)
+                try:
+                    async with asyncio.timeout(COMMAND_S):
+                        if db is None or db.is_closed():
+                            db = await self._link.connect()
+                        await self._lease.beat(db)
+                        await self._bury(db)
+                except Exception as error:  # noqa: BLE001 - it is tried again, and whoever needs the store hears of it
+                    _log.warning("%s: no heartbeat: %s", self.where, self._address.sentence(error))
+                    await link.discard(db)
+        finally:
+            await link.discard(db)
 
     async def _bury(self, db: Connection) -> None:
         """End the calls of the dead, and those of ours that nobody will end."""
