@@ -2,14 +2,16 @@
 
 Rule 1: a store that failed is asked again by whoever wants to know (a new call, `/ready`), and without being asked
 every `MEND_EVERY_S`: a balancer that sends no calls to a process that isn't ready would wait for ever.
-Rule 2: it counts as back when it takes a page, and when the marks of the calls that were lost are in it: those come
+Rule 2: a file that was moved or removed under us is a store that failed: SQLite would go on writing into it, and all of
+that would be gone with the process. So it is looked for, as often.
+Rule 3: it counts as back when it takes a page, and when the marks of the calls that were lost are in it: those come
 first, so that nothing is recorded in a rollout that doesn't say yet that something is missing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import NoReturn
+from typing import NoReturn, Protocol, runtime_checkable
 
 from capture.errors import StoreError
 from capture.rollouts import Rollouts
@@ -20,6 +22,14 @@ MEND_EVERY_S = 2.0
 
 MEND_S = 5.0
 """For one try, and for the read that shows that the store can be read: longer than SQLite waits for a lock."""
+
+
+@runtime_checkable
+class Looking(Protocol):
+    """A store that can look whether what it writes into is still where it was."""
+
+    def look(self) -> None:
+        """Look; `failure` says what was seen. A few system calls."""
 
 
 async def mend(store: Store, rollouts: Rollouts) -> str | None:
@@ -39,6 +49,8 @@ async def mend(store: Store, rollouts: Rollouts) -> str | None:
 
 async def usable(store: Store, rollouts: Rollouts) -> str | None:
     """Return why the store can't be used at present, None if it can: written, read, and nothing owed to it."""
+    if isinstance(store, Looking):
+        store.look()
     if (reason := await mend(store, rollouts)) is not None:
         return reason
     try:
@@ -56,4 +68,6 @@ async def watch(store: Store, rollouts: Rollouts) -> NoReturn:
     """Mend, for ever."""
     while True:
         await asyncio.sleep(MEND_EVERY_S)
+        if isinstance(store, Looking):
+            store.look()
         await mend(store, rollouts)

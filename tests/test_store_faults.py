@@ -287,6 +287,26 @@ async def asked_of(work: Any) -> int:
     return 201
 
 
+async def test_a_file_that_is_moved_away_while_it_is_used_is_missed_at_once(engine, tmp_path) -> None:
+    async with house(engine, tmp_path) as home:
+        rollout = await home.rollout()
+        assert (await answered(engine, home, rollout))[0] == 200
+        assert (await ready(home))["ready"] is True
+        path = tmp_path / "treering.db"
+        path.rename(tmp_path / "elsewhere.db")
+        told = await ready(home)
+        assert (told["ready"], "was moved or removed" in told["store"]["reason"]) == (False, True)
+        status, got, _ = await asked(home, rollout)
+        assert (status, json.loads(got)["error"]["code"]) == (503, "store_failed")
+        # Another file in its place is not the one.
+        path.write_bytes(b"")
+        assert (await ready(home))["ready"] is False
+        (tmp_path / "elsewhere.db").rename(path)
+        assert (await ready(home))["ready"] is True
+        assert (await answered(engine, home, rollout))[0] == 200
+    assert check(tmp_path / "treering.db").calls == 2
+
+
 def _spoil(path: Path) -> None:
     """Zero every page but the first, in the file and in what the process has read of it."""
     db = apsw.Connection(str(path))

@@ -62,6 +62,8 @@ SHRINK_PAGES = 500
 
 _SYNCHRONOUS: dict[Durability, str] = {"process": "NORMAL", "power": "FULL", "none": "OFF"}
 _SUFFIXES = ("", "-wal", "-shm")
+# Those that are there from the start to the end.
+_LASTING = ("", "-wal")
 _ROLLOUT_FIELDS = frozenset(Rollout.__struct_fields__)
 
 
@@ -88,6 +90,9 @@ class SqliteStore:
         self._writer = Writer(self._open_writer, where=str(path))
         # The starts of running calls, by rollout and number, as handed over.
         self._begun: dict[tuple[str, int], Op] = {}
+        # Which files those are that were opened, and why they are no more where they were, by the last look.
+        self._here: list[tuple[int, int]] = []
+        self._astray: str | None = None
         self._readers: ThreadPoolExecutor | None = None
         self._reading = threading.local()
         self._connections: list[apsw.Connection] = []
@@ -101,8 +106,8 @@ class SqliteStore:
 
     @property
     def failure(self) -> str | None:
-        """Why the last write failed (a sentence), or None."""
-        return self._writer.failure
+        """Why the store can't be used (a sentence): its file has gone astray, or the last write failed; or None."""
+        return self._astray or self._writer.failure
 
     @property
     def where(self) -> str:
@@ -134,6 +139,8 @@ class SqliteStore:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="treering-store-reader")
         try:
             await asyncio.to_thread(self._open_readers)
+            self._here = [_identity(self._path.with_name(self._path.name + suffix)) for suffix in _LASTING]
+            self._astray = None
         except apsw.Error as error:
             await self.close()
             raise StoreError("store_failed", f"{self._path} can't be read: {error}") from error
@@ -338,7 +345,23 @@ class SqliteStore:
 
         Raises `StoreError` while they don't.
         """
+        if self._astray is not None:
+            raise StoreError("store_failed", self._astray, hint="put it back, or stop and bring a backup back")
         await self._writer.flush()
+
+    def look(self) -> None:
+        """Look whether the file still lies where it was opened; `failure` says so from then on, until it does again.
+
+        SQLite goes on with a file that was moved or removed, and all that it takes in is gone with the process.
+        """
+        if self._readers is None:
+            # Not open: closing takes the log away.
+            return
+        try:
+            here = [_identity(self._path.with_name(self._path.name + suffix)) for suffix in _LASTING]
+        except OSError:
+            here = []
+        self._astray = None if here == self._here else f"{self._path} was moved or removed while it is in use"
 
     async def size(self) -> int:
         """Return the bytes that rows and indexes take; free pages of the file are not among them."""
@@ -437,3 +460,8 @@ class SqliteStore:
             db.close()
             raise
         return db
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
