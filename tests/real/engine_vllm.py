@@ -14,6 +14,7 @@ under 2,000 tokens, or send longer ones greedily.
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -33,6 +34,9 @@ SHARP_MODEL = ROOT / ".real" / "model-sharp"
 
 MODEL_NAME = "tiny"
 MAX_MODEL_LEN = 16384
+
+# Below what systems hand out for port 0 (Linux: 32768 and up).
+PORTS = (20_000, 32_000)
 
 # A start took 40 to 80 s on two cores; twice that again for a machine that does other things too.
 START_LIMIT_S = 240.0
@@ -122,11 +126,16 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Return a loopback port that was free a moment ago: vLLM does not print the one that it gets for 0."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a loopback port that is free: vLLM does not print the one that it gets for 0.
+
+    Half a minute goes by until it listens there, so it is none of those that are handed out for 0: other tests' servers
+    would have it by then.
+    """
+    for port in random.sample(range(*PORTS), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise EngineError(f"no port is free between {PORTS[0]} and {PORTS[1]}")
 
 
 def wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
