@@ -1,8 +1,8 @@
 """What is left of a rollout's limits.
 
 Counted as they are judged (docs/limits.md): from the calls alone, so that a rollout that is closed and one that is read
-elsewhere say the same. `max_output_tokens` is no budget: each call has all of it. Of `max_prompt_tokens` it is what main's
-last prompt leaves.
+elsewhere say the same. `max_output_tokens` is no budget: each call has all of it. Of `max_prompt_tokens` it is what
+main's last prompt leaves.
 """
 
 from __future__ import annotations
