@@ -296,7 +296,8 @@ class Passage:
                                 self._writing = True
                                 await response.write(relayed)
                                 self._writing = False
-                            if said.followers:
+                            if self._alone:
+                                # Else the agent's own connection sets the pace: who joined must not hold it up.
                                 await said.caught_up()
                         elif (unfinished := unfinished + len(data)) > REPLY_LIMIT:
                             recorder.cut(f"{REPLY_LIMIT} bytes came of which no event ended")

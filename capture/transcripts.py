@@ -5,8 +5,8 @@ Rules
    object that was written, so keeping it copies nothing.
 2. All transcripts together have a budget. Where it is spent, the one that grows next is dropped: a retry of that call
    waits for its end, and is answered from the record.
-3. Who follows reads at its own pace, and is told of each change. A transcript that is followed is never dropped; who
-   writes it waits for the slowest (`LAG`), as it would for the agent's own connection.
+3. Who follows reads at its own pace, and is told of each change. A transcript that is read is never dropped. Who writes
+   it for those who follow alone waits for the slowest (`LAG`), as it would for an agent's own connection.
 """
 
 from __future__ import annotations

@@ -405,3 +405,28 @@ async def _followed(home: House, rollout: dict[str, Any], by: int) -> None:
                 if carried.said.followers + (not carried._alone) == by:
                     return
             await asyncio.sleep(0)
+
+
+async def test_one_who_joined_and_takes_nothing_holds_up_nobody(
+    engine, home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcripts, "LAG", 0)
+    rollout = await home.rollout()
+    large = STREAM[1].replace(b"Hel", b"x" * 2**20)
+    async with asyncio.TaskGroup() as both:
+        first = both.create_task(tongues.told(home.chat(rollout, stream=True)))
+        asked = await engine.next()
+        asked.send(STREAM[0])
+        host, port = rollout["url"].removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port), limit=1024)
+        body = json.dumps({**ASK, "stream": True}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {rollout['secret']}\r\n"
+        head += f"X-Stainless-Retry-Count: 1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await follower(home, rollout)
+        asked.send(*[large] * 16, *STREAM[2:]).end()
+    assert first.result()[0] == 200
+    assert len(first.result()[1]) > 16 * 2**20
+    writer.transport.abort()
+    call = await one_call(home, rollout, True)
+    assert call["status"] == "complete"
