@@ -34,7 +34,8 @@ import numpy as np
 
 from capture.scripted import ScriptedEngine
 from capture.scripted.rules import Match, Reply, Rule, Rules
-from capture.store.check import WASTE, check
+from capture.store.check import check
+from capture.store.faults import WASTE
 from tests.served import Served
 
 AGENTS = 32

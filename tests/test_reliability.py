@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from capture.store.check import FAULTS
+from capture.store.faults import FAULTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "reliability.md").read_text()

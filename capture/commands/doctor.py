@@ -14,7 +14,8 @@ from capture.cli import Given
 from capture.commands.store import file_of
 from capture.doctor import Check, examine
 from capture.settings import load
-from capture.store.check import FAULTS, WASTE, Fault, Report, check
+from capture.store.check import check
+from capture.store.faults import FAULTS, WASTE, Fault, Report
 
 MOST_SHOWN = 200
 """Faults of a store that are printed; with --json all are."""

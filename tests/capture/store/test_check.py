@@ -9,7 +9,8 @@ import pytest
 from capture.errors import StoreError
 from capture.store import check as checked
 from capture.store.base import FORMAT_VERSION, Delta, Spool
-from capture.store.check import FAULTS, WASTE, check
+from capture.store.check import check
+from capture.store.faults import FAULTS, WASTE
 from graph.records import Notice
 from tests.capture.store.samples import call, ended, entry, ids, logprobs, open_at, request
 
