@@ -4,7 +4,7 @@ sqlite      the store in one file: what the loop sees
 writer      the thread that commits in groups      writes, reads    what each does to the file
 contents    values and message lists, once each    bodies           JSON taken apart by key
 migrations  the format's ladder                    rows, canonical  records to columns and back
-check, faults  is all of it there                 backup           a copy while it is in use
+check       is all of it there? (its faults)       backup           a copy while it is in use
 retention   what is old, into an archive and out
 """
 
