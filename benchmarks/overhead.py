@@ -77,6 +77,10 @@ class Bench:
 
     async def measure(self, shape: Shape, pairs: int) -> list[Row]:
         """Measure one shape on every system, so many times. Raises RuntimeError if a call was not recorded."""
+        return report.rows(shape, await self.turns(shape, pairs))
+
+    async def turns(self, shape: Shape, pairs: int) -> dict[str, list[Turn]]:
+        """Return each system's part of each pair. Raises RuntimeError if a call was not recorded."""
         turns: dict[str, list[Turn]] = {system.name: [] for system in self._systems}
         for system in self._systems:
             system.reset_peak()
@@ -92,7 +96,7 @@ class Bench:
             first = pair % len(self._systems)
             for system in (*self._systems[first:], *self._systems[:first]):
                 turns[system.name].append(await self._turn(system, shape, plans, bodies))
-        return report.rows(shape, turns)
+        return turns
 
     async def check(self) -> None:
         """See that every system answers with what the upstream says, and records it. Raises RuntimeError."""
@@ -150,7 +154,12 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--only", metavar="WORDS", help='only some cases, such as "2000 streamed growing 8"')
     parser.add_argument("--docs", action="store_true", help="write docs/overhead.json and the table in the docs")
     parser.add_argument("--dialects", action="store_true", help="every dialect beside chat, and nothing else")
+    parser.add_argument("--tunnel", choices=["ssh"], help="a tunnel on loopback beside the way without, and no more")
     asked = parser.parse_args(argv)
+    if asked.tunnel:
+        from benchmarks import tunnel
+
+        return tunnel.run(quick=asked.quick, file=asked.json, docs=asked.docs)
     made = dialects.shapes() if asked.dialects else shapes(quick=asked.quick)
     wanted = [shape for shape in made if is_wanted(shape, asked.only)]
     command = " ".join(["bin/bench overhead", *argv])

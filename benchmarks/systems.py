@@ -91,21 +91,31 @@ class Treering(System):
 
     def open(self, conversations: int) -> list[str]:
         """Register a rollout for each conversation; return their secrets."""
-        made = self._ask("POST", "/rollouts", {"n": conversations})
+        return [each["secret"] for each in self.register({"n": conversations})]
+
+    def register(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """Register rollouts, those of the round; return what their owner is told."""
+        made = self.ask("POST", "/rollouts", body)
         listed: list[dict[str, Any]] = made.get("rollouts", [made])
         self._rollouts = [each["id"] for each in listed]
-        return [each["secret"] for each in listed]
+        return listed
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._pids()[0]
 
     def close_round(self, calls: dict[int, int]) -> None:
         """Wait until all is recorded, and drop it. Raises RuntimeError if a call is missing."""
         for conversation, rollout in enumerate(self._rollouts):
-            numbers = self._ask("GET", f"/rollouts/{rollout}/calls?limit=1000")["calls"]
+            numbers = self.ask("GET", f"/rollouts/{rollout}/calls?limit=1000")["calls"]
             sound = [each for each in numbers if each["status"] == "complete" and each["n_sampled"]]
             if len(sound) != calls[conversation]:
                 raise RuntimeError(f"{calls[conversation]} calls were made and {len(sound)} recorded")
-            self._ask("DELETE", f"/rollouts/{rollout}")
+            self.ask("DELETE", f"/rollouts/{rollout}")
 
-    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """Ask the control plane. Raises RuntimeError unless it does as it is asked."""
         connection = http.client.HTTPConnection(self._control, timeout=60)
         headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
         with contextlib.closing(connection):
@@ -128,13 +138,14 @@ def start_bare(upstream: str, folder: Path) -> System:
     return System("bare", process, _addresses(process, folder / "bare.log", 1)[0])
 
 
-def start_treering(upstream: str, folder: Path) -> Treering:
-    """Start the appliance."""
+def start_treering(upstream: str, folder: Path, *words: str, path: str | None = None) -> Treering:
+    """Start the appliance, with more words on its command line, and another PATH."""
     command = [
         sys.executable, "-m", "capture.cli", "serve", "--engine", f"vllm={upstream}",
         "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--store", f"sqlite:///{folder}/treering.db",
+        *words,
     ]  # fmt: skip
-    process = _start("treering", command, folder)
+    process = _start("treering", command, folder, path=path)
     log = folder / "treering.log"
     agents, engine, control = _addresses(process, log, 3)
     assert engine == upstream
@@ -196,10 +207,12 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _start(name: str, command: list[str], folder: Path) -> subprocess.Popen[bytes]:
+def _start(name: str, command: list[str], folder: Path, *, path: str | None = None) -> subprocess.Popen[bytes]:
     # Settings of the caller's must not reach the appliance, nor a treering.toml in the working folder.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("TREERING_")}
     environment["PYTHONPATH"] = str(ROOT)
+    if path is not None:
+        environment["PATH"] = path
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT

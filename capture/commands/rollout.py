@@ -20,6 +20,9 @@ from capture.client import Client, client, decode, segment
 from capture.errors import UsageError
 from capture.values import plain
 
+OPENING_S = 150.0
+"""Longer than any answer: a registration may have to open a tunnel, which is tried again for a minute."""
+
 LEVELS = ("info", "warn", "error")
 
 
@@ -29,7 +32,7 @@ def new(given: Given) -> int:
     body = _registration(asked)
     if asked["env"] and isinstance(body, dict) and ("n" in body or "rollouts" in body):
         raise UsageError("--env prints one rollout's variables, and this registers several")
-    answer = _client(given).request("POST", "/rollouts", body=body)
+    answer = _client(given).request("POST", "/rollouts", body=body, wait_s=OPENING_S)
     if asked["json"]:
         return _json(answer)
     told = decode(answer)
@@ -206,6 +209,8 @@ def _registration(asked: Mapping[str, Any]) -> Any:
         body["labels"] = _pairs("--label", asked["label"])
     if asked["task"] is not None:
         body["task"] = {"text": asked["task"]}
+    if asked["reach"]:
+        body["reach"] = _pairs("--reach", asked["reach"])
     for flag, name in (("sampling", "sampling"), ("limit", "limits")):
         if asked[flag]:
             body[name] = {key: plain(text) for key, text in _pairs(f"--{flag}", asked[flag]).items()}

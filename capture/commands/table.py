@@ -119,6 +119,12 @@ VERBS: tuple[Verb, ...] = (
             Argument(name="--model", metavar="NAME", help="The model that serves it."),
             Argument(name="--sampling", metavar="KEY=VALUE", repeatable=True, help="A pinned sampling value."),
             Argument(name="--limit", metavar="KEY=VALUE", repeatable=True, help="A limit, such as max_calls=17."),
+            Argument(
+                name="--reach",
+                metavar="WHO=WHERE",
+                repeatable=True,
+                help="Where its agent or tools run: agent=local, tools=remote (docs/tunnels.md).",
+            ),
             Argument(name="--require-tier", choices=("train", "eval"), help="Refuse if the engine is below it."),
             Argument(name="--ttl-s", kind="number", metavar="SECONDS", help="From its last call to its expiry."),
             Argument(name="--body", metavar="FILE", help="The whole registration as JSON; - reads standard input."),
@@ -353,7 +359,7 @@ VERBS: tuple[Verb, ...] = (
     ),
     Verb(
         name="doctor",
-        help="Check settings, engine, store and limits; say what to do. Exit 1 if a check fails. Safe to paste.",
+        help="Check settings, engine, store, tunnels, limits; say what to do. Exit 1 if a check fails. Safe to paste.",
         run="capture.commands.doctor:doctor",
         arguments=(
             Argument(

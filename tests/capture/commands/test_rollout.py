@@ -64,6 +64,15 @@ async def test_new_as_an_environment(run):
     assert "one rollout" in err
 
 
+async def test_new_says_where_its_consumers_run(run):
+    code, _, err = await run("new", "--reach", "agent=remote", "--reach", "tools=local")
+    assert code == 1
+    assert "`reach.agent` is remote" in err
+    code, _, err = await run("new", "--reach", "agent=afar")
+    assert "reach.agent" in err
+    assert (await run("new", "--reach", "agent=local"))[0] == 0
+
+
 async def test_new_from_a_whole_registration(run, tmp_path):
     (tmp_path / "body.json").write_text('{"rollouts": [{"id": "a"}, {"id": "b"}]}')
     code, out, _ = await run("new", "--body", str(tmp_path / "body.json"), "--json")
