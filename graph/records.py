@@ -129,8 +129,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     # The reply was drawn under a constraint that a trainer can't rebuild; says which fields.
     constrained: tuple[str, ...] = ()
     repairs: tuple[str, ...] = ()
-    # Its prompt was given as ids, its parent's in front: how many of those plain serving would not have kept. None where
-    # the engine rendered the prompt itself.
+    # Its prompt was given as ids, its parent's in front: how many of those plain serving would not have kept. None
+    # where the engine rendered the prompt itself.
     pinned: int | None = None
     weights: Weights = Weights()
     # Headers and fields that claim a role, parent, session or label: shown, never deciding.

@@ -82,7 +82,8 @@ def read_rules(path: str) -> Rules:
 
 def check_defaults(settings: Settings) -> None:
     """Check the names of pinned values and limits, which the table of settings doesn't know. Raises `UsageError`."""
-    for flag, given, known in (("--sampling", settings.sampling, PINNABLE), ("--limits", settings.limits, limits.NAMES)):
+    known_of = (("--sampling", settings.sampling, PINNABLE), ("--limits", settings.limits, limits.NAMES))
+    for flag, given, known in known_of:
         for name in given:
             if name not in known:
                 raise UsageError(f"{flag}: unknown {name}{nearest(name, known)}", hint=f"known: {', '.join(known)}")
