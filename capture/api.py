@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from capture import answers, bulk, clock, engine_routes, exports, guard, mending, parquet, resume
+from capture import answers, bulk, clock, engine_routes, events, exports, guard, mending, metrics, parquet, resume
 from capture.errors import ClientError
 from capture.reach import Reach
 from capture.settings import parse_address
@@ -83,6 +83,8 @@ def routes(appliance: Appliance) -> list[web.RouteDef]:
         web.put("/rollouts/{id}/reward", api.reward),
         web.put("/rollouts/{id}/roles", api.roles),
         *engine_routes.routes(appliance),
+        *events.routes(appliance),
+        *metrics.routes(appliance),
         web.get("/health", api.health),
         web.get("/ready", api.ready),
     ]

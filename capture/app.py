@@ -25,10 +25,13 @@ from capture.dialects.gemini import Gemini
 from capture.dialects.messages import Messages
 from capture.dialects.responses import Responses, retrieved
 from capture.errors import CaptureError, ClientError, EngineError, StoreError, TreeringError, UsageError
+from capture.events import Tide
 from capture.fleet import Fleet
 from capture.gate import Gate
 from capture.holds import Holds
 from capture.live import Live
+from capture.lookout import Lookout
+from capture.metrics import Metrics
 from capture.news import News
 from capture.onboarding import given_engines, onboard, scripted_engine
 from capture.reach import Reach
@@ -88,7 +91,11 @@ class Appliance:
             reach=self.reach,
             witness=self._witness,
             unpinnable=self._unpinnable,
+            on_closed=lambda name: self.lookout.examine(name),
         )
+        self.tide = Tide(self.store)
+        self.metrics = Metrics()
+        self.lookout = Lookout(self, closed=self.metrics.closed)
         self._gate = Gate(self.rollouts)
         self.holds = Holds(self.store, places=settings.max_in_flight, longest=settings.max_queued)
         self._scripted: list[ScriptedEngine] = []
@@ -120,6 +127,7 @@ class Appliance:
             self.nonce = self.store.identity or self.nonce
             await self.holds.load()
             self.fleet = await self._start_fleet()
+            self.metrics.know(self.fleet.engines)
             self._calls = Calls(
                 rollouts=self.rollouts,
                 store=self.store,
@@ -129,6 +137,7 @@ class Appliance:
                 log=logs.call_line,
                 holds=self.holds,
                 silence_s=self.settings.engine_silence,
+                metrics=self.metrics,
             )
             if self.settings.tokens == "pinned":
                 await self._need_pins()
@@ -143,7 +152,13 @@ class Appliance:
                 spawn(self.fleet.watch(), name="watch the engines"),
                 spawn(self.rollouts.watch(), name="watch rollouts at rest"),
                 spawn(mending.watch(self.store, self.rollouts), name="watch a store that is down"),
+                spawn(self.lookout.read(), name="examine what has closed"),
             ]
+            if self.keeps_house:
+                self._watches += [
+                    spawn(self.lookout.watch(), name="tell of engines and tunnels"),
+                    spawn(self.lookout.drop(), name="drop old events"),
+                ]
             if self.store.shared:
                 self._watches += [
                     spawn(self.rollouts.heed(), name="heed what is sealed elsewhere"),
@@ -155,6 +170,16 @@ class Appliance:
         except BaseException:
             await self.close()
             raise
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of requests in hand in this process."""
+        return self._calls.held_bytes
+
+    @property
+    def serving(self) -> int:
+        """How many processes serve agents."""
+        return 1
 
     def parts(self) -> dict[str, dict[str, Any]]:
         """Return what else `/ready` looks at, each with `ok` and `reason`."""

@@ -24,6 +24,7 @@ from capture.errors import ClientError, StoreError, TreeringError
 from capture.fleet import Fleet
 from capture.holds import Holds
 from capture.live import Live
+from capture.metrics import Metrics
 from capture.pinning.pins import QUIET, Pins
 from capture.queue import WAIT_S
 from capture.queue import Call as Place
@@ -57,6 +58,7 @@ class Calls:
         log: Callable[[dict[str, Any]], None],
         holds: Holds | None = None,
         silence_s: float = 3600.0,
+        metrics: Metrics | None = None,
     ) -> None:
         """`log` takes the fields of a call's line; without `holds` nobody is ever told to wait by hand.
 
@@ -70,9 +72,15 @@ class Calls:
         self._refuse_unstored = on_store_failure == "refuse"
         self._log = log
         self._custody = Custody(store)
+        self._metrics = metrics or Metrics()
         self._tips = Tips()
         self._holds = holds or Holds(store)
         self.pins = Pins(version=self._holds.version)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of requests in hand whose record the store does not have yet."""
+        return self._custody.held
 
     def engine_of(self, live: Live) -> Engine:
         """Return the engine that a rollout's calls go to at present. Raises `TreeringError`."""
@@ -314,7 +322,12 @@ class Calls:
         elif draft.arrival is not None:
             # Nobody who holds this engine knows of it.
             await self._holds.look()
-        if await queue.enter(place, wait_s=max(0.0, WAIT_S - waited_s), despite_hold=may_enter):
+        since = time.monotonic()
+        try:
+            had_to_wait = await queue.enter(place, wait_s=max(0.0, WAIT_S - waited_s), despite_hold=may_enter)
+        finally:
+            draft.waited_s += time.monotonic() - since
+        if had_to_wait:
             draft.queued_ms = round((time.monotonic() - draft.start) * 1000, 3)
         elif draft.queued_ms is None:
             draft.queued_ms = 0.0
@@ -356,6 +369,8 @@ class Calls:
         fields = draft.admitted.fields
         if draft.pin is None:
             draft.pin = await self.pins.tried(draft.live, draft.request, fields, engine)
+        if draft.sent_after_s is None:
+            draft.sent_after_s = time.monotonic() - draft.start
         return self.pins.body(draft.pin, engine, fields, draft.admitted.body)
 
     def without_refused(self, draft: Draft, engine: Engine, body: bytes) -> bool:
@@ -472,6 +487,7 @@ class Calls:
         Raises that `StoreError` if the operator chose to refuse what can't be stored.
         """
         live, reader, request = draft.live, draft.reader, draft.request
+        over = time.monotonic()
         if draft.inquiry is not None:
             await draft.inquiry
         prompt = reader.prompt_ids if reader is not None else None
@@ -486,9 +502,13 @@ class Calls:
                 self._notice(draft, "weights_changed", {"versions": [None, draft.weights.end]})
         ended = None if self._store.shared else live.tick()
         records = draft.records(ended=ended, delivered=delivered, delta=live.delta(prompt))
+        handed = time.monotonic()
         try:
             await self._custody.finish(live.id, records, size=len(draft.body))
+            draft.behind_s = time.monotonic() - over
+            self._metrics.committed(time.monotonic() - handed)
         except StoreError as error:
+            self._metrics.unrecorded()
             if draft.tried is not None:
                 live.tries.end(draft.tried, numbers=draft.numbers, complete=False)
             self._rollouts.lost(live, draft.n)
@@ -499,6 +519,7 @@ class Calls:
             if draft.reserved:
                 live.settle(sampled=draft.status in ("complete", "aborted"))
             live.end(draft.n)
+            self._metrics.call(draft)
         if draft.tried is not None:
             live.tries.end(draft.tried, numbers=draft.numbers, complete=draft.status == "complete")
             if delivered is False:

@@ -69,6 +69,11 @@ class Draft:
         # The engine is being asked for the prompt's ids.
         self.inquiry: asyncio.Task[None] | None = None
         self.queued_ms: float | None = None
+        # Seconds in line; from its arrival until it was sent, the line included; and from the end of what the engine
+        # gave until the record was committed.
+        self.waited_s = 0.0
+        self.sent_after_s: float | None = None
+        self.behind_s: float | None = None
         # It waits for a place at its engine, or left without one.
         self.in_line = False
         # The version of the engine's weights, as told, when the call began there and when it ended.
@@ -127,7 +132,20 @@ class Draft:
         return [self.n + choice.index for choice in self._choices()] or [self.n]
 
     @property
-    def _first_token_ms(self) -> float | None:
+    def n_tokens(self) -> tuple[int, int]:
+        """The tokens of the prompt and those sampled, all choices together; the engine's count where it gave no ids."""
+        choices, reader = self._choices(), self.reader
+        prompt = reader.prompt_ids if reader is not None else None
+        usage = reader.usage if reader is not None else None
+        given = [int(one.sampled_ids.size) for one in choices if one.sampled_ids is not None]
+        return (
+            (_count(usage, "prompt_tokens") or 0) if prompt is None else int(prompt.size),
+            sum(given) if given else _count(usage, "completion_tokens") or 0,
+        )
+
+    @property
+    def first_token_ms(self) -> float | None:
+        """Milliseconds from its arrival to the first token, None while there is none."""
         at = self.recorder.first_token_ms if self.recorder is not None else None
         return None if at is None else round(at, 3)
 
@@ -185,7 +203,7 @@ class Draft:
             "streamed": self.request.streamed if self.request else False,
             "prompt": None if prompt is None else int(prompt.size),
             "sampled": sum(int(one.sampled_ids.size) for one in choices if one.sampled_ids is not None),
-            "first_token_ms": self._first_token_ms,
+            "first_token_ms": self.first_token_ms,
             "ended_ms": self.ended_ms,
         }
 
@@ -227,7 +245,7 @@ class Draft:
             hints=self.hints,
             started_at=self.started_at,
             queued_ms=self.queued_ms,
-            first_token_ms=self._first_token_ms,
+            first_token_ms=self.first_token_ms,
             ended_ms=ended_ms,
         )
 

@@ -56,11 +56,14 @@ class Rollouts:
         reach: Reach,
         witness: Callable[[Entry], dict[str, Any]] = lambda _entry: {},
         unpinnable: Callable[[str | None], Awaitable[str | None]] | None = None,
+        on_closed: Callable[[str], None] = lambda _name: None,
     ) -> None:
         """`witness` says what is known of why a rollout made no calls: `engine`, and `tunnel` where it has one.
 
-        `unpinnable` says why prompts can't be pinned at an engine (a clause), None where they can.
+        `unpinnable` says why prompts can't be pinned at an engine (a clause), None where they can. `on_closed` is told
+        of each rollout that this process has closed.
         """
+        self._on_closed = on_closed
         self._unpinnable = unpinnable
         self._store = store
         self._place = place
@@ -371,6 +374,7 @@ class Rollouts:
             await self._drained(live, 5.0)
         await self._tell_silence(entry)
         changed = await self._store.change(name, {"state": "closed", "closed_at": clock.now()})
+        self._on_closed(name)
         self._reach.release(name)
         if live is not None:
             self._forget(live)
@@ -625,7 +629,9 @@ class Rollouts:
             await self._tell_silence(entry)
         self._reach.release(name)
         self._store.notice(name, Notice(code="expired", at=clock.now()))
-        return await self._store.change(name, {"state": "closed", "closed_at": clock.now()})
+        changed = await self._store.change(name, {"state": "closed", "closed_at": clock.now()})
+        self._on_closed(name)
+        return changed
 
     def _forget(self, live: Live) -> None:
         # Who waits for the close looks again now that the store says so.

@@ -29,6 +29,7 @@ import msgspec
 
 from capture.app import BACKLOG, Appliance, shown_url
 from capture.errors import CaptureError, StoreError, UsageError
+from capture.metrics import Numbers
 from capture.processes.channel import Channel, unpack
 from capture.processes.desk import Desk
 from capture.processes.hello import Hello, Told, pack_settings, told
@@ -87,6 +88,11 @@ class Supervisor(Appliance):
         serving = sum(slot.serves for slot in self._slots)
         reason = f"{serving} of {self.settings.workers} serve" if serving < self.settings.workers else None
         return {"workers": {"ok": serving > 0, "reason": reason}}
+
+    @property
+    def serving(self) -> int:
+        """How many workers serve agents."""
+        return sum(slot.serves for slot in self._slots)
 
     async def _open_planes(self) -> None:
         self._sockets = listening(self.settings.listen)
@@ -278,11 +284,21 @@ class _Slot:
             self.load = unpack(body, dict[str, int])
             head.loads()
 
+        def numbers(body: msgspec.Raw) -> None:
+            head.metrics.take(self._number, unpack(body, Numbers))
+
         channel = Channel(
             mine,
             name=f"worker {self._number}",
             answers={"hello": hello, "engine": head.engine_for, **(desk.answers if desk else {})},
-            hears={"failed": failed, "ready": is_ready, "load": load, "served": served, **(desk.hears if desk else {})},
+            hears={
+                "failed": failed,
+                "ready": is_ready,
+                "load": load,
+                "served": served,
+                "numbers": numbers,
+                **(desk.hears if desk else {}),
+            },
         )
         await channel.start()
         files = [its.fileno(), *(sock.fileno() for sock in head.sockets)]
@@ -327,6 +343,7 @@ class _Slot:
         await life.serving
         await life.channel.settled()
         self.load, self._heard = {}, None
+        self._head.metrics.gone(self._number)
         self.served.set()
         self._head.loads()
         if life.desk is not None and life.desk.running:

@@ -85,6 +85,8 @@ class Worker(Appliance):
         while True:
             await asyncio.sleep(LOAD_EVERY_S)
             self._channel.tell("load", {engine.name: engine.in_flight for engine in self.fleet.all})
+            self.metrics.look(self)
+            self._channel.tell("numbers", self.metrics.numbers(), may_drop=True)
 
 
 async def work(channel_fd: int, socket_fds: list[int]) -> int:
@@ -126,6 +128,7 @@ async def work(channel_fd: int, socket_fds: list[int]) -> int:
         try:
             async with asyncio.timeout(worker.settings.shutdown_timeout + CLOSE_GRACE_S):
                 await worker.close()
+            channel.tell("numbers", worker.metrics.numbers())
         except (TimeoutError, StoreError):
             return 1
         return 0

@@ -28,11 +28,9 @@ OLDEST = "0"
 DROPPED_AT_ONCE = 2_000
 """Rows that one write drops: some 5 ms."""
 
+SHOWN_BEGUN = ("choice", "dialect", "streamed", "engine")
 SHOWN_CALL = (
-    "choice",
-    "dialect",
-    "streamed",
-    "engine",
+    *SHOWN_BEGUN,
     "finish_reason",
     "usage_prompt",
     "usage_sampled",
@@ -40,7 +38,7 @@ SHOWN_CALL = (
     "first_token_ms",
     "ended_ms",
 )
-"""Fields of a call's record that its events show."""
+"""Fields of a call's record that its begin and its end show."""
 
 SHOWN_ROLLOUT = ("rollout.registered", "rollout.closed", "rollout.graded")
 """Events that show something of the rollout's record."""
@@ -112,10 +110,13 @@ def event(name: str, row: Sequence[Any]) -> Event:
     at, kind, rollout, n, told, status, delivered, n_prompt, n_sampled, call, record = row
     shown: dict[str, Any] = {} if told is None else json.loads(told)
     if kind == "finding" and "code" in shown:
-        shown = {"code": shown["code"], "calls": shown.get("calls", []), "data": shown.get("data", {})}
+        # A notice as it was stored, or a finding whole.
+        known: dict[str, Any] = {key: shown[key] for key in ("level", "message") if key in shown}
+        shown = {"code": shown["code"], **known, "calls": shown.get("calls", []), "data": shown.get("data", {})}
     if call is not None and kind in ("call.begun", "call.ended"):
         kept = rows.load(call, Call, n=n, status=status, delivered=None, arrived=0, ended=None)
-        shown |= {field: getattr(kept, field) for field in SHOWN_CALL}
+        fields = SHOWN_CALL if kind == "call.ended" else SHOWN_BEGUN
+        shown |= {field: getattr(kept, field) for field in fields}
         if kind == "call.ended":
             shown |= {"status": status, "n_prompt": n_prompt, "n_sampled": n_sampled}
             shown["delivered"] = None if delivered is None else bool(delivered)
