@@ -125,7 +125,7 @@ async def direct_on_loopback(tmp_path, monkeypatch):
     [
         (wrong_key, "Permission denied", "takes none of this user's keys"),
         (unknown_host_key, "Host key verification failed", "connect once by hand"),
-        (port_in_use, "remote port forwarding failed", ""),
+        (port_in_use, "remote port forwarding failed", "the port is in use"),
         (leads_to_nobody, "opened, but http://127.0.0.1:", ""),
         (somebody_elses, "leads to another Treering", ""),
         (a_page, "answered by something that is no Treering", ""),

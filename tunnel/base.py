@@ -43,5 +43,9 @@ class Tunnel(Protocol):
     def ended(self) -> str | None:
         """Why it carries no more (its program ended), a sentence; None while nothing is known against it."""
 
+    @property
+    def hint(self) -> str:
+        """What to do about its end, by its program's words; "" where there is nothing to say."""
+
     async def close(self) -> None:
         """Close it, and leave no process behind; a second time does nothing."""

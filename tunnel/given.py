@@ -27,6 +27,11 @@ class Direct:
         """None: there is nothing that could end."""
         return None
 
+    @property
+    def hint(self) -> str:
+        """Nothing: it has no end."""
+        return ""
+
     async def open(self, local: Local) -> str:
         """Return the address. Raises `TunnelError` where it is loopback or has no name."""
         host = self._host or local.host
@@ -67,6 +72,11 @@ class Custom:
     def ended(self) -> str | None:
         """None: its program is none of ours."""
         return None
+
+    @property
+    def hint(self) -> str:
+        """Nothing: it has no end."""
+        return ""
 
     async def open(self, local: Local) -> str:
         """Return the URL; where it leads is the probe's to find out."""

@@ -53,6 +53,11 @@ class Gradio:
         """Why its client runs no more, None while it does."""
         return self._running.ended if self._running is not None else None
 
+    @property
+    def hint(self) -> str:
+        """What to do about its end."""
+        return "" if self.ended is None or self._running is None else _hint("\n".join(self._running.lines))
+
     async def open(self, local: Local) -> str:
         """Return the link's address. Raises `TunnelError` with all that the client printed."""
         if self._python == sys.executable and importlib.util.find_spec("gradio") is None:

@@ -85,13 +85,13 @@ async def carried(prober: Prober, tunnel: Tunnel, url: str, *, limit_s: float = 
     pause = 0.05
     while True:
         if tunnel.ended is not None:
-            raise TunnelError(tunnel.ended)
+            raise TunnelError(tunnel.ended, hint=tunnel.hint)
         try:
             await prober.probe(url)
         except TunnelError as error:
             if loop.time() + pause >= end:
                 said = tunnel.ended or f"{tunnel.name} opened, but {error.message}"
-                raise TunnelError(said, hint=error.hint) from None
+                raise TunnelError(said, hint=tunnel.hint or error.hint) from None
         else:
             return
         await asyncio.sleep(pause)

@@ -74,6 +74,11 @@ class Ssh:
         """Why ssh runs no more, None while it does."""
         return self._running.ended if self._running is not None else None
 
+    @property
+    def hint(self) -> str:
+        """What to do about its end."""
+        return "" if self.ended is None or self._running is None else _hint(self._running.lines)
+
     async def open(self, local: Local) -> str:
         """Connect, and return the URL at which the server listens. Raises `TunnelError` with ssh's own words."""
         running = self._running = await Program.start(self.name, self._argv(local))

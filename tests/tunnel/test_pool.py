@@ -21,7 +21,7 @@ class Line:
 
     def __init__(self, world, n):
         self.world, self.n, self.name = world, n, f"line {n}"
-        self.ended = None
+        self.ended, self.hint = None, ""
 
     async def open(self, local):
         self.world.did.append(f"open {self.n}")
