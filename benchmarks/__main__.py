@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 MEASUREMENTS = {
     "overhead": "what Treering adds to a call, beside no proxy and a bare one",
+    "drift": "what of a conversation is rendered anew to other ids, plain, pinned and re-rendered",
     "graph": "bytes per distinct token, time per append",
     "store": "commits a second, calls lost to kills, exported tokens a second",
 }

@@ -93,6 +93,10 @@ class Rerenderer:
         """Tokenise text as it stands, special tokens in it as what they are, and none added."""
         return [int(one) for one in self._tokenizer(text, add_special_tokens=False)["input_ids"]]
 
+    def decode(self, ids: Sequence[int]) -> list[str]:
+        """Return the text of each id by itself."""
+        return [str(self._tokenizer.decode([one])) for one in ids]
+
     def ids(
         self,
         messages: Sequence[Json],

@@ -150,13 +150,25 @@ def _none(_: Drift) -> bool:
     return False
 
 
-def rows(one: Outline, *, threshold: int | None = None, gone: Callable[[Drift], bool] = _none) -> Rows:
-    """Count the rows of main: of `split`, or of `realign` at a threshold; `gone` names drifts to be thought away."""
+def rows(
+    one: Outline,
+    *,
+    threshold: int | None = None,
+    gone: Callable[[Drift], bool] = _none,
+    constrained: bool = False,
+) -> Rows:
+    """Count the rows of main: of `split`, or of `realign` at a threshold; `gone` names drifts to be thought away.
+
+    `constrained` takes in replies that were sampled under a constraint, as the export's option does.
+    """
     calls = one.main
     free = {
         call.n
         for call in calls
-        if call.status == "complete" and not call.discarded and not call.constrained and (call.n_sampled or 0) > 0
+        if call.status == "complete"
+        and not call.discarded
+        and (constrained or not call.constrained)
+        and (call.n_sampled or 0) > 0
     }
     links = cast("Forest", _Links(calls, gone))
     found = list(chains(links, [call.n for call in calls], free, threshold=threshold))
@@ -187,8 +199,8 @@ def total(counted: Iterable[Rows]) -> Rows:
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def measure(outlines: Sequence[Outline], *, threshold: int = THRESHOLD) -> Measured:
-    """Measure the transitions of main over some rollouts; `threshold` is in tokens."""
+def measure(outlines: Sequence[Outline], *, threshold: int = THRESHOLD, constrained: bool = False) -> Measured:
+    """Measure the transitions of main over some rollouts; `threshold` is in tokens, `constrained` as for `rows`."""
     main = [call for one in outlines for call in one.main]
     going_on = [call for call in main if call.link != "root"]
     drifts = [call.drift for call in going_on if call.drift is not None]
@@ -200,7 +212,7 @@ def measure(outlines: Sequence[Outline], *, threshold: int = THRESHOLD) -> Measu
         for finding in one.findings:
             if finding.code == "pin_fallback":
                 fallbacks[str(finding.data.get("reason"))] += len(finding.calls)
-    realign = total(rows(one, threshold=threshold) for one in outlines)
+    realign = total(rows(one, threshold=threshold, constrained=constrained) for one in outlines)
     return Measured(
         rollouts=len(outlines),
         turns=len(main),
@@ -213,7 +225,7 @@ def measure(outlines: Sequence[Outline], *, threshold: int = THRESHOLD) -> Measu
         samples_per_rollout=realign.rows / len(outlines) if outlines else None,
         pinned=sum(call.pinned is not None for call in main),
         pinned_to_older=sum(call.pinned is not None and call.drift is not None for call in main),
-        split=total(rows(one) for one in outlines),
+        split=total(rows(one, constrained=constrained) for one in outlines),
         realign=realign,
         causes=_causes(drifts),
         fallbacks=dict(sorted(fallbacks.items())),

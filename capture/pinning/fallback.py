@@ -28,6 +28,12 @@ REASONS: dict[str, str] = {
 """Name → meaning."""
 
 
+def table() -> str:
+    """Return the table of docs/pinned.md, in Markdown."""
+    rows = "".join(f"| `{name}` | {text} |\n" for name, text in REASONS.items())
+    return f"| reason | what it means |\n|---|---|\n{rows}"
+
+
 class Fallback(Exception):  # noqa: N818 - no error: the call goes another way
     """A call that can't be pinned; `reason` is one of `REASONS`."""
 

@@ -1,0 +1,65 @@
+"""Real chat templates under the plan: no tail that it finds is wrong, and docs/pinned.md has the table."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from benchmarks.drift.sweep import BEGIN, END, PAGE, Judged, judge, sweep, table
+from benchmarks.drift.templates import TEMPLATES, missing, rendering
+from benchmarks.drift.turns import TURNS
+from capture.pinning.plan import Closings
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def renderings():
+    if (why := missing()) is not None:
+        pytest.skip(why)
+    with rendering() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def judged(renderings) -> list[Judged]:
+    return sweep(renderings)
+
+
+def test_nothing_wrong_is_accepted(judged):
+    assert [(one.template, one.turn) for one in judged if one.verdict == "wrong"] == []
+    assert len(judged) == len(TEMPLATES) * len(TURNS)
+
+
+def test_most_of_what_has_an_answer_is_found(judged):
+    possible = [one for one in judged if one.possible]
+    found = [one for one in possible if one.verdict == "right"]
+    # The floor of what was seen: 397 of 399; else nothing wrong could be accepted by accepting nothing.
+    assert len(found) / len(possible) > 0.98
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen2.5", "qwen3-2507", "glm4-moe", "nemotron-3-nano"])
+def test_some_templates_are_pinned_in_every_turn(judged, name):
+    assert Counter(one.verdict for one in judged if one.template == name) == {"right": len(TURNS)}
+
+
+def test_a_reply_is_pinned_nowhere_where_the_template_ends_it_otherwise_in_history(judged):
+    # gpt-oss samples <|return|>, and puts <|end|> into history.
+    own = {one.turn: one for one in judged if one.template == "gpt-oss"}
+    assert (own["plain"].verdict, own["plain"].reason) == ("fell back", "closing-differs")
+    assert own["tool"].verdict == "right"
+
+
+@pytest.mark.parametrize("wrong", [[1, 2, 3], []])
+def test_what_is_wrong_is_called_so(renderings, monkeypatch, wrong):
+    monkeypatch.setattr("benchmarks.drift.sweep._found", lambda *_: np.array(wrong, np.int32))
+    assert judge(renderings, TEMPLATES["qwen3"], TURNS["plain"], Closings()).verdict == "wrong"
+    # Where there is no right answer, whatever is found is wrong.
+    assert judge(renderings, TEMPLATES["gpt-oss"], TURNS["plain"], Closings()).verdict == "wrong"
+
+
+def test_the_documentation_has_the_table(judged):
+    page = PAGE.read_text()
+    assert page.partition(BEGIN)[2].partition(END)[0] == table(judged)
