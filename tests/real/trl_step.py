@@ -2,9 +2,9 @@
 
     python tests/real/trl_step.py CASE REPORT
 
-CASE is a JSON file: `model`, a folder; `threshold`, TRL's fork threshold; `rollouts`, each with its exports `trl` and
-`openenv`, its `reward`, and the `calls` that its agent made (`request`, `reply`, ids and logprobs). REPORT gets what
-was measured, as JSON. It runs in the environment .real/trl: trl 1.16.0, openenv 0.10.0, torch for CPUs.
+CASE is a JSON file: `model`, a folder; `rollouts`, each with its exports `trl` and `openenv`, its `reward`, and the
+`calls` that its agent made (`request`, `reply`, ids and logprobs). REPORT gets what was measured, as JSON. It runs in
+the environment .real/trl: trl 1.16.0, openenv 0.10.0, torch for CPUs. `trl_worker` is its other half.
 
 What is TRL's: everything that a row meets on its way from a session to the optimiser.
 - The rollout loop that owns no model, `_HarnessRolloutLoop`: it makes sessions, takes their training traces
@@ -29,11 +29,8 @@ import argparse
 import json
 import math
 import os
-import queue
 import statistics
-import threading
 import time
-from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,18 +44,15 @@ import transformers
 import trl
 from accelerate.state import PartialState
 from datasets import Dataset
-from openenv.core.harness import TrainingTrace, VerifyResult
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, packing
 from trl.experimental.async_grpo.async_grpo_trainer import DataCollatorForRollout
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample, _chain_to_sequences
-from trl.experimental.async_grpo.openenv_harness import _HarnessRolloutLoop, _turns_from_training_trace
+from trl.experimental.async_grpo.openenv_harness import _turns_from_training_trace
 from trl.experimental.async_grpo.packing import TREE_ATTENTION, TreeRow, register_tree_attention
 from trl.trainer.utils import add_fused_lm_head, create_model_from_path
+from trl_worker import NoTransfer, Session, Worker
 
 LEARNING_RATE = 1e-3
-# Samples that may wait for the trainer.
-QUEUE = 64
-
 
 # -- in a kernel's place -----------------------------------------------------------------------------------------------
 
@@ -87,98 +81,7 @@ def attend(
     return out
 
 
-# -- the worker: TRL's loop on sessions of ours ------------------------------------------------------------------------
-
-
-class Session:
-    """What TRL asks of a session whose agent owns the loop; this one's agent has ended."""
-
-    def __init__(self, rollout: dict[str, Any]) -> None:
-        self.rollout = rollout
-
-    def wait_for_completion(self, timeout_s: float | None = None) -> int:
-        return 0
-
-    def fetch_training_trace(self) -> TrainingTrace:
-        return TrainingTrace.model_validate_json(json.dumps(self.rollout["openenv"]))
-
-    def verify(self, transcript: list[Any], final_state: Any = None) -> VerifyResult:
-        return VerifyResult(env_reward=self.rollout["reward"], done=True)
-
-    def close(self) -> None:
-        pass
-
-
-class Sessions:
-    """The factory: a session for each rollout of the group, again and again.
-
-    One group is all that the step needs; the data loader reads ahead of it, and gets the same again.
-    """
-
-    def __init__(self, rollouts: list[dict[str, Any]]) -> None:
-        self.left: defaultdict[int, list[dict[str, Any]]] = defaultdict(lambda: list(rollouts))
-        self.lock = threading.Lock()
-
-    def __call__(self, *, sampling: dict[str, Any]) -> Sessions:
-        assert sampling["temperature"] == 1.0
-        return self
-
-    def create(self, prompt: Any, *, seed: int, episode_id: str) -> Session:
-        with self.lock:
-            return Session(self.left[seed].pop(0))
-
-
-class Worker:
-    """A `RolloutWorkerProtocol` that runs TRL's loop in a thread of this process."""
-
-    def __init__(self, case: dict[str, Any], tokenizer: Any) -> None:
-        self.rollout_buffer: queue.Queue[RolloutSample] = queue.Queue(maxsize=QUEUE)
-        self.metrics_queue: queue.Queue[dict[str, Any]] = queue.Queue()
-        self.failed = threading.Event()
-        self.errors: queue.Queue[Any] = queue.Queue()
-        n = len(case["rollouts"])
-        self.loop = _HarnessRolloutLoop(
-            harness_session_factory=Sessions(case["rollouts"]),
-            model_name=case["model"],
-            dataset=Dataset.from_dict({"prompt": [[{"role": "user", "content": "Go."}]]}),
-            reward_funcs=[],
-            processing_class=tokenizer,
-            eos_token_ids=[tokenizer.eos_token_id],
-            rollout_buffer=self.rollout_buffer,
-            model_version_value=SimpleNamespace(value=0),
-            heartbeat_value=SimpleNamespace(value=0.0),
-            failed_event=self.failed,
-            exception_info_queue=self.errors,
-            metrics_queue=self.metrics_queue,
-            num_generations=n,
-            max_inflight_tasks=n,
-            temperature=1.0,
-        )
-        self.thread = threading.Thread(target=self.loop.run, name="rollouts", daemon=True)
-
-    def start(self) -> None:
-        self.thread.start()
-
-    def stop(self) -> None:
-        self.loop._loop.call_soon_threadsafe(self.loop._stop_event.set)
-        self.thread.join(timeout=30)
-
-    def update_model_version(self, model_version: int) -> None:
-        pass
-
-    def check_health(self, stale_after_s: float) -> None:
-        if self.failed.is_set():
-            raise RuntimeError(f"the rollout loop failed: {self.errors.get_nowait()}")
-
-
-class NoTransfer:
-    """A `WeightTransferProtocol` with no engine behind it."""
-
-    def init_weight_transfer(self) -> None: ...
-    def pause(self) -> None: ...
-    def send_weights(self, iterator: Any) -> None: ...
-    def resume(self) -> None: ...
-    def destroy(self) -> None: ...
+# -- the trainer -----------------------------------------------------------------------------------------------------
 
 
 class Watched(AsyncGRPOTrainer):
