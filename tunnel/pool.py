@@ -163,7 +163,10 @@ class Pool:
 
     def tell(self, rollouts: Iterable[str], loss: Mapping[str, Any]) -> None:
         """Tell of a loss."""
-        self._on_lost(frozenset(rollouts), dict(loss))
+        try:
+            self._on_lost(frozenset(rollouts), dict(loss))
+        except Exception:  # noqa: BLE001 - whoever is told may fail (a store that is down); the tunnel must be replaced
+            _log.exception("the loss of a tunnel could not be told: %s", dict(loss))
 
     async def watch(self) -> None:
         """Probe every open tunnel from time to time, replace lost ones, close spare ones, for ever."""
@@ -171,11 +174,14 @@ class Pool:
         due = loop.time() + self._watch_s
         while not self._closed:
             await asyncio.sleep(min(GLANCE_S, self._watch_s))
-            if loop.time() >= due:
-                await self.look()
-                due = loop.time() + self._watch_s
-            elif any(place.tunnel is not None and place.tunnel.ended is not None for place in self._places):
-                await self.look(ended=True)
+            try:
+                if loop.time() >= due:
+                    due = loop.time() + self._watch_s
+                    await self.look()
+                elif any(place.tunnel is not None and place.tunnel.ended is not None for place in self._places):
+                    await self.look(ended=True)
+            except Exception:  # noqa: BLE001 - whatever it is, the other tunnels must be looked after
+                _log.exception("looking at the tunnels failed")
 
     async def look(self, *, ended: bool = False) -> None:
         """Look at every tunnel once: at the open ones, and at those that rollouts still wait for.
@@ -279,7 +285,11 @@ class Pool:
         tunnel = place.spec.make()
         self._open.append((place, tunnel))
         try:
-            url = await tunnel.open(self._local)
+            try:
+                url = await tunnel.open(self._local)
+            except OSError as error:
+                # No descriptor, no memory for a process: as any other failure, it may be better in a moment.
+                raise TunnelError(f"{tunnel.name} can't be started: {error.strerror or error}") from error
             await carried(self._prober, tunnel, url, limit_s=self._ready_s)
         except BaseException:
             self._open.remove((place, tunnel))

@@ -28,7 +28,8 @@ class Line:
         if self.world.gate is not None:
             await self.world.gate.wait()
         if self.world.refusals:
-            raise TunnelError(self.world.refusals.pop(0))
+            refusal = self.world.refusals.pop(0)
+            raise refusal if isinstance(refusal, Exception) else TunnelError(refusal)
         return self.world.fixed or f"http://line{self.n}"
 
     async def close(self):
@@ -464,3 +465,51 @@ async def test_closing_while_taking_up_says_nothing_of_rollouts_that_were_not_lo
     await pool.close()
     await taking
     assert world.losses == []
+
+
+# -- what fails beside the tunnel
+
+
+async def test_a_program_that_can_not_be_started_is_tried_again_and_then_told(world):
+    world.refusals = [OSError(24, "Too many open files")]
+    async with closing(world.pool()) as pool:
+        assert await acquire(pool, ["a"]) == "http://line1"
+        world.lines[1].ended = "gone"
+        world.refusals = [OSError(24, "Too many open files")] * 3
+        await pool.look()
+        assert pool.health[0].reason == "line 4 can't be started: Too many open files"
+        world.refusals = [OSError(24, "Too many open files")] * 3
+        with pytest.raises(TunnelError, match="Too many open files"):
+            await pool.acquire(1)
+
+
+async def test_a_loss_that_can_not_be_told_is_replaced_all_the_same(world, caplog):
+    def fails(rollouts, data):
+        raise OSError("the store is down")
+
+    async with closing(world.pool()) as pool:
+        pool._on_lost = fails
+        await acquire(pool, ["a"])
+        world.lines[0].ended = "gone"
+        await pool.look()
+        assert pool.health[0].url == "http://line1"
+        assert world.did == ["open 0", "close 0", "open 1"]
+        assert "could not be told" in caplog.text
+
+
+async def test_a_look_that_fails_is_not_the_last(world, monkeypatch, caplog):
+    async with closing(world.pool(watch_s=0.01)) as pool:
+        await acquire(pool, ["a"])
+        failures = [ValueError("unforeseen")]
+
+        async def probe(url):
+            if failures:
+                raise failures.pop()
+            world.probed.append(url)
+
+        monkeypatch.setattr(world, "probe", probe)
+        watching = asyncio.get_running_loop().create_task(pool.watch())
+        await until(lambda: not failures and len(world.probed) > 2)
+        assert "looking at the tunnels failed" in caplog.text
+        watching.cancel()
+        await asyncio.wait([watching])
