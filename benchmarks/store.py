@@ -53,7 +53,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--kill", action="store_true", help="kill the appliance under load, and look for lost calls")
     parser.add_argument("--only", choices=tuple(PARTS), help="rows: what goes in; exports: what comes out")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
-    parser.add_argument("--docs", action="store_true", help="write docs/store.json, or docs/store-kill.json; parts not measured stay in it")
+    parser.add_argument("--docs", action="store_true", help="write docs/store.json (of kills: store-kill.json)")
     asked = parser.parse_args(argv)
     measured: dict[str, list[Row]] = {}
     # Kills are a measurement of their own, of what goes in alone, with a document of its own.

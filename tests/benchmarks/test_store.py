@@ -30,11 +30,20 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool, bool]]:
 
 def test_every_part_is_measured_printed_and_kept_under_its_key(parts, tmp_path, capsys):
     file = tmp_path / "store.json"
-    assert store.run(["--quick", "--kill", "--json", str(file)]) == 0
-    assert parts == [("rows", True, True), ("exports", True, True)]
+    assert store.run(["--quick", "--json", str(file)]) == 0
+    assert parts == [("rows", True, False), ("exports", True, False)]
     told = json.loads(file.read_text())
     assert (told["benchmark"], told["rows"], told["exports"]) == ("store", [{"store": "rows"}], [{"store": "exports"}])
     assert capsys.readouterr().out == "| rows |\n| exports |\n"
+
+
+def test_kills_are_measured_alone_and_published_apart(parts, tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "KILLS", tmp_path / "store-kill.json")
+    monkeypatch.setattr(store, "PUBLISHED", tmp_path / "store.json")
+    store.run(["--kill", "--docs"])
+    assert parts == [("rows", False, True)]
+    assert json.loads((tmp_path / "store-kill.json").read_text())["rows"] == [{"store": "rows"}]
+    assert not (tmp_path / "store.json").exists()
 
 
 def test_one_part_alone(parts, capsys):
