@@ -16,6 +16,7 @@ import shutil
 import socket
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 import apsw
 import msgspec
@@ -240,7 +241,12 @@ async def _tunnels(settings: Settings) -> list[Check]:
         except TreeringError as error:
             checks.append(_fail("tunnel", f"{text}: {error.message}", error.hint or "see --tls-cert and --tls-key"))
         else:
-            checks.append(_ok("tunnel", f"{text} carries, from {url} to here"))
+            told = f"{text} carries, from {url} to here"
+            if is_loopback(urlsplit(url).hostname or ""):
+                todo = "if agents run on other machines, give an address that they reach"
+                checks.append(_warn("tunnel", f"{told}; that is loopback, which only this machine reaches", todo))
+            else:
+                checks.append(_ok("tunnel", told))
     return checks
 
 

@@ -9,13 +9,15 @@ proved from outside, or with an error that says why there is none. Rollouts that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
 from capture.errors import ClientError, EngineError, UsageError
-from capture.settings import Settings
+from capture.settings import Settings, is_loopback
 from tunnel.base import Local
 from tunnel.errors import SpecError, TunnelError
 from tunnel.health import Prober
@@ -24,6 +26,8 @@ from tunnel.pool import Pool
 from tunnel.spec import Spec, parse
 
 Where = Literal["local", "remote"]
+
+_log = logging.getLogger("treering")
 
 CONSUMERS = ("agent", "tools")
 
@@ -84,6 +88,7 @@ class Reach:
         self._pool: Pool | None = None
         self._local_url = ""
         self._loopback = True
+        self._warned: set[str] = set()
         self._on_lost: Callable[[frozenset[str], dict[str, Any]], None] = lambda _rollouts, _known: None
 
     def __repr__(self) -> str:
@@ -165,6 +170,7 @@ class Reach:
                 status=422,
             )
         public = {name: hold.url for hold, some in held for name in some}
+        self._warn(public.values())
         return Ways({wish.rollout: self._way(wish, public.get(wish.rollout)) for wish in wishes}, held)
 
     async def resume(self, told: Mapping[str, str]) -> None:
@@ -196,6 +202,15 @@ class Reach:
     def _is_remote(self, wish: Wish, consumer: str) -> bool:
         said: Where | None = getattr(wish, consumer)
         return self.set_up if said is None else said == "remote"
+
+    def _warn(self, urls: Iterable[str]) -> None:
+        """Say once of each address that it is loopback: proved it is, but from here, and the operator's word stands."""
+        for url in set(urls) - self._warned:
+            if is_loopback(urlsplit(url).hostname or ""):
+                self._warned.add(url)
+                _log.warning(
+                    "a tunnel leads here from %s, which is loopback: only agents on this machine reach it", url
+                )
 
     def _way(self, wish: Wish, public: str | None) -> Way:
         urls = {

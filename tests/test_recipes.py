@@ -54,7 +54,8 @@ async def shell(block: str, folder: Path, *, prefix=(), **env: str) -> str:
     program.parent.mkdir(exist_ok=True)
     program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m capture.cli "$@"\n')
     program.chmod(0o755)
-    made = {"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder), **env}
+    path = env.pop("PATH", os.environ["PATH"])
+    made = {"PATH": f"{program.parent}{os.pathsep}{path}", "HOME": str(folder), **env}
     process = await asyncio.create_subprocess_exec(
         *prefix, "bash", "-euo", "pipefail", "-c", block, cwd=folder, env=made,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -100,6 +101,26 @@ async def test_a_recipe_as_it_stands(recipe, tmp_path):
                 assert (shown["healthy"], shown["rollouts"]) == (True, 1)
                 (rollout,) = (await one.control("GET", "/rollouts"))["rollouts"]
                 assert rollout["n_calls"] == 1
+        assert descendants(word="leash.py") == {}
+
+
+async def test_the_doctor_tries_a_way_to_another_machine(tmp_path):
+    with machine() as far:
+        if not far.other:
+            pytest.skip(f"it would run {far.told}")
+        async with sshd(tmp_path / "ssh", extra="GatewayPorts clientspecified", machine=far) as server:
+            near = bridge(far.host, far.prefix)
+            ways = (("direct", near), (f"{server.spec},bind={far.host}", "127.0.0.1"), (server.spec, "127.0.0.1"))
+            levels = []
+            for tunnel, listen in ways:
+                block = f"treering doctor --json --engine scripted --listen {listen}:0 --tunnel {tunnel} || true"
+                checks = json.loads(await shell(block, tmp_path, PATH=server.program()))
+                (found,) = [each for each in checks["checks"] if each["name"] == "tunnel"]
+                levels.append(found["level"])
+            # The last is at the far sshd's loopback, which is not where its address says.
+            assert levels == ["ok", "ok", "fail"]
+            assert "can't be reached" in found["message"]
+            assert found["todo"]
         assert descendants(word="leash.py") == {}
 
 

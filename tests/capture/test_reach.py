@@ -73,6 +73,15 @@ def test_a_description_that_can_not_be_read_is_a_usage_error():
         Reach(Settings(tunnel=("ngrok",)))
 
 
+async def test_a_way_that_is_loopback_after_all_is_warned_of(tmp_path, caplog):
+    async with house("scripted", tmp_path) as outer, relayed(outer) as (_, url):
+        outer.appliance.reach = outer.appliance.rollouts._reach = Reach(Settings(tunnel=(f"custom={url}",)))
+        outer.appliance._lead()
+        for _ in range(2):
+            await outer.rollout()
+        assert caplog.text.count("only agents on this machine reach it") == 1
+
+
 async def test_a_tunnel_is_opened_only_when_somebody_needs_it(tmp_path):
     async with house("scripted", tmp_path, tunnel=("custom=http://127.0.0.1:9",)) as home:
         near = await home.rollout(reach={"agent": "local", "tools": "local"})
@@ -95,6 +104,11 @@ async def test_a_remote_rollout_gets_an_address_that_was_proved(tmp_path):
         assert far["env"]["OPENAI_BASE_URL"] == f"{url}/v1"
         unsaid = await outer.rollout()
         assert (unsaid["url"], unsaid["tools_url"]) == (url, url)
+        # Its tool servers come the same way, with a key of their own.
+        for key, status in (("tools_secret", 200), ("secret", 403)):
+            headers = {"Authorization": f"Bearer {unsaid[key]}"}
+            async with outer.session.get(f"{unsaid['tools_url']}/state", headers=headers) as answer:
+                assert answer.status == status
         async with outer.chat(far) as answer:
             assert answer.status == 200
             await answer.read()
