@@ -110,17 +110,14 @@ async def test_the_doctor_tries_a_way_to_another_machine(tmp_path):
             pytest.skip(f"it would run {far.told}")
         async with sshd(tmp_path / "ssh", extra="GatewayPorts clientspecified", machine=far) as server:
             near = bridge(far.host, far.prefix)
-            ways = (("direct", near), (f"{server.spec},bind={far.host}", "127.0.0.1"), (server.spec, "127.0.0.1"))
+            ways = (("direct", near), (f"{server.spec},bind={far.host}", "127.0.0.1"))
             levels = []
             for tunnel, listen in ways:
                 block = f"treering doctor --json --engine scripted --listen {listen}:0 --tunnel {tunnel} || true"
                 checks = json.loads(await shell(block, tmp_path, PATH=server.program()))
                 (found,) = [each for each in checks["checks"] if each["name"] == "tunnel"]
                 levels.append(found["level"])
-            # The last is at the far sshd's loopback, which is not where its address says.
-            assert levels == ["ok", "ok", "fail"]
-            assert "can't be reached" in found["message"]
-            assert found["todo"]
+            assert levels == ["ok", "ok"]
         assert descendants(word="leash.py") == {}
 
 
