@@ -10,6 +10,7 @@
     real-agents    every agent, each in a folder of its own under .real: from npm real-opencode, real-codex,
                    real-claude-code, real-gemini-cli, real-qwen-code, real-pi; from Python's index real-mini-swe-agent
                    and real-harbor, which runs on Python 3.12 and types into tmux
+    real-schemathesis  what asks the appliance by its own OpenAPI document
     real-trainers  the trainers' libraries, which judge our exports (bin/trainers.py)
     real-templates other models' tokenisers with their chat templates (bin/templates.py)
 
@@ -84,6 +85,10 @@ PYTHON_AGENTS: dict[str, tuple[tuple[int, int] | None, str]] = {
     "mini-swe-agent": (None, "mini"),
     "harbor": ((3, 12), "harbor"),
 }
+
+# What asks the appliance by its own OpenAPI document; as an agent's.
+PYTHON_TOOLS: dict[str, tuple[tuple[int, int] | None, str]] = {"schemathesis": (None, "schemathesis")}
+PYTHON_PROGRAMS = PYTHON_AGENTS | PYTHON_TOOLS
 
 # Where the CPU build of torch is, when pip and uv are not told otherwise: it is not on the public index.
 TORCH_LINKS = "TREERING_TORCH_LINKS"
@@ -430,7 +435,7 @@ def set_up_agent(name: str) -> None:
 
 def install_python_agent(name: str) -> None:
     """Make an agent's environment from its pins alone, and see that it starts."""
-    version, program = PYTHON_AGENTS[name]
+    version, program = PYTHON_PROGRAMS[name]
     if name == "harbor" and shutil.which("tmux") is None:
         raise SetupError("Harbor's terminus-2 types into tmux, and that is not on the PATH: install it")
     folder = REAL / name
@@ -446,7 +451,7 @@ def install_python_agent(name: str) -> None:
 
 def set_up_python_agent(name: str) -> None:
     """Make one agent's part."""
-    key = digest(str(ROOT), sorted(versions(name).items()), PYTHON_AGENTS[name])
+    key = digest(str(ROOT), sorted(versions(name).items()), PYTHON_PROGRAMS[name])
     what = f"installing {name} into .real/{name}"
     make(REAL / f"{name}.stamp", lambda: key, what, lambda: install_python_agent(name))
 
@@ -457,7 +462,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "test": lambda: set_up_project("test", "demo"),
     "real-vllm": set_up_vllm,
     **{f"real-{name}": functools.partial(set_up_agent, name) for name in NPM_AGENTS},
-    **{f"real-{name}": functools.partial(set_up_python_agent, name) for name in PYTHON_AGENTS},
+    **{f"real-{name}": functools.partial(set_up_python_agent, name) for name in PYTHON_PROGRAMS},
     **trainers.parts(sys.modules[__name__]),
     **templates.parts(sys.modules[__name__]),
 }

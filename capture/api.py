@@ -15,8 +15,21 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from capture import answers, bulk, clock, engine_routes, events, exports, guard, mending, metrics, parquet, resume
-from capture.errors import ClientError
+from capture import (
+    answers,
+    bulk,
+    clock,
+    engine_routes,
+    events,
+    exports,
+    guard,
+    mending,
+    metrics,
+    openapi,
+    parquet,
+    resume,
+)
+from capture.errors import ClientError, TreeringError
 from capture.reach import Reach
 from capture.settings import parse_address
 from capture.store.base import Entry, Exchange, Query
@@ -85,6 +98,7 @@ def routes(appliance: Appliance) -> list[web.RouteDef]:
         *engine_routes.routes(appliance),
         *events.routes(appliance),
         *metrics.routes(appliance),
+        *openapi.routes(appliance),
         web.get("/health", api.health),
         web.get("/ready", api.ready),
     ]
@@ -327,7 +341,18 @@ def _whole(graph: Graph, n: int, text: str | None, exchange: Exchange | None) ->
 
 async def _to_the_end(work: Coroutine[Any, Any, T], name: str) -> T:
     """Do work to its end although the caller hangs up: half a close would leave a rollout sealed and never closed."""
-    return await asyncio.shield(spawn(work, name=name))
+
+    async def done() -> T | TreeringError:
+        # Handed back, not raised: a task's error is logged, and this one is the caller's.
+        try:
+            return await work
+        except TreeringError as error:
+            return error
+
+    result = await asyncio.shield(spawn(done(), name=name))
+    if isinstance(result, TreeringError):
+        raise result
+    return result
 
 
 def _labels(pairs: list[tuple[str, str]]) -> dict[str, str]:

@@ -65,6 +65,9 @@ def errors() -> Middleware:
                 response.force_close()
         except web.HTTPException as error:
             response = answers.failure(request, _routing(request, error))
+            if isinstance(error, web.HTTPMethodNotAllowed):
+                # RFC 9110, 15.5.6.
+                response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
         except Exception:  # noqa: BLE001 -- the edge: whatever it was is our fault, and the log alone says what
             _log.exception("%s %s failed", request.method, keys.masked(request.path))
             unexpected = CaptureError("internal", "Treering failed at this request.", hint="Its log says more.")

@@ -215,7 +215,7 @@ def _check(new: New, place: Place) -> None:
 def _siblings(new: New, n: int) -> list[New]:
     if not 1 <= n <= MAX_TOGETHER:
         raise _invalid(f"`n` must be between 1 and {MAX_TOGETHER}")
-    stem = new.id or f"g-{secrets.token_hex(6)}"
+    stem = f"g-{secrets.token_hex(6)}" if new.id is None else new.id
     group = new.group or stem
     return [msgspec.structs.replace(new, id=f"{stem}-{i}", group=group, n=None) for i in range(n)]
 

@@ -378,7 +378,7 @@ async def test_answers_are_compressed_on_request(plane, two_turns):
                 assert answer.headers.get("Content-Encoding") == got
 
 
-@pytest.mark.parametrize("path", ["/", "/openapi.json"])
+@pytest.mark.parametrize("path", ["/"])
 async def test_what_is_not_there_yet_is_not_routed(ask, path):
     assert (await ask("GET", path))[1]["error"]["code"] == "not_found"
 
@@ -394,3 +394,17 @@ async def test_a_caller_that_hangs_up_still_closes_the_rollout(plane, ask, two_t
         await plane.hung_up.wait()
         live.end(2)
         assert (await ask("GET", "/rollouts/r?wait=closed&timeout_s=10"))[1]["state"] == "closed"
+
+
+async def test_what_a_route_takes_is_said_where_it_takes_something_else(plane):
+    async with (
+        aiohttp.ClientSession(headers={"Authorization": f"Bearer {KEY}"}) as session,
+        session.post(plane.url + "/tunnels") as answer,
+    ):
+        assert answer.status == 405
+        assert answer.headers["Allow"] == "GET, HEAD"
+
+
+async def test_a_refusal_is_no_failure_in_the_log(ask, caplog):
+    assert (await ask("DELETE", "/rollouts/none"))[0] == 404
+    assert not caplog.records

@@ -18,6 +18,8 @@ from tests.real import captured as capturing
 VLLM_TEST_LIMIT_S = engine_vllm.START_LIMIT_S + 180
 OPENCODE_TEST_LIMIT_S = 300
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -63,6 +65,17 @@ def captured(vllm: engine_vllm.Vllm, tmp_path_factory: pytest.TempPathFactory) -
 def made() -> list[handmade.Made]:
     """Return rollouts made by hand and drawn, for trainers' libraries to read."""
     return handmade.rollouts()
+
+
+@pytest.fixture(scope="session")
+def schemathesis() -> str:
+    """Return the program that asks an interface by its OpenAPI document."""
+    program = ROOT / ".real" / "schemathesis" / "bin" / "schemathesis"
+    if not program.exists():
+        why = ROOT / ".real" / "schemathesis.why"
+        reason = why.read_text().strip() if why.exists() else "it is not installed: run bin/setup.py real-schemathesis"
+        pytest.skip(f"schemathesis: {reason}")
+    return str(program)
 
 
 @pytest.fixture
