@@ -10,6 +10,8 @@ not be run here. What it holds to:
 - Streams: the role in a chunk of its own, finishes of all choices after all texts. Logprobs hang on the first chunk
   that a step brings; a step without text has a chunk for them only if the server has a parser; else they are lost.
 - A key whose value is not asked for is left out, but `logprobs`, which is null.
+- `/tokenize` renders messages as for a chat completion; closed, with `add_generation_prompt: false`. `input_ids` of a
+  chat request are its prompt, and templating is skipped.
 
 A token is one character (id 1000 + its code point), so a reply that comes back is tokenised as it was sampled.
 """
@@ -59,14 +61,14 @@ class Say(NamedTuple):
         return [-0.25 - 0.125 * (at % 7) for at in range(len(self.pieces()))]
 
 
-def render(messages: list[dict[str, Any]]) -> list[int]:
-    """The prompt's ids, by a template of its own: role, text, end."""
+def render(messages: list[dict[str, Any]], *, closed: bool = False) -> list[int]:
+    """The prompt's ids, by a template of its own: role, text, end; it shows no thinking."""
     ids: list[int] = []
     for message in messages:
         text = message.get("content") or ""
         text += "".join(json.dumps(call["function"]) for call in message.get("tool_calls") or ())
         ids += [ROLES[message["role"]], *(1000 + ord(char) for char in text), END]
-    return [*ids, ROLES["assistant"]]
+    return ids if closed else [*ids, ROLES["assistant"]]
 
 
 class SglangStandIn:
@@ -84,6 +86,8 @@ class SglangStandIn:
         self.version = "default"
         # Fields that it refuses by name, as an older one would.
         self.refused: set[str] = set()
+        # As an older one: it knows no `input_ids`.
+        self.ignores = False
         self.dropped = asyncio.Event()
         self._runner: web.AppRunner | None = None
         self._n = 0
@@ -94,6 +98,7 @@ class SglangStandIn:
         app.router.add_get("/health", self._health)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/completions", self._completions)
+        app.router.add_post("/tokenize", self._tokenize)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -111,6 +116,16 @@ class SglangStandIn:
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response()
 
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if (body.get("prompt") is None) == (body.get("messages") is None):
+            return web.json_response(_error("Exactly one of 'prompt' or 'messages' must be provided."), status=400)
+        if body.get("prompt") is not None:
+            ids = [1000 + ord(char) for char in body["prompt"]]
+        else:
+            ids = render(body["messages"], closed=body.get("add_generation_prompt") is False)
+        return web.json_response({"tokens": ids, "count": len(ids), "max_model_len": 4096})
+
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         if fault := self._fault(body):
@@ -118,7 +133,7 @@ class SglangStandIn:
         self.asked.append(body)
         says = self.says.pop(0) if self.says else [Say()] * body.get("n", 1)
         self._n += 1
-        call = _Call(body, says, parser=self.parser, n=self._n)
+        call = _Call(body, says, parser=self.parser, n=self._n, ignores=self.ignores)
         if body.get("stream"):
             return await self._stream(request, call)
         if says[0].finish == "error":
@@ -190,12 +205,13 @@ class SglangStandIn:
 class _Call:
     """One request and what is said to it."""
 
-    def __init__(self, body: dict[str, Any], says: list[Say], *, parser: bool, n: int) -> None:
+    def __init__(self, body: dict[str, Any], says: list[Say], *, parser: bool, n: int, ignores: bool = False) -> None:
         self._body = body
         self._says = says
         self._parser = parser
         self._id = f"{n:032x}"
-        self._prompt = render(body["messages"])
+        given = None if ignores else body.get("input_ids")
+        self._prompt = given or render(body["messages"])
 
     def _matched(self, say: Say) -> int | None:
         return END if say.finish == "stop" and not say.calls else None

@@ -37,12 +37,17 @@ class Memory:
         self._exchange = exchange
         self._calls: dict[int, Call] = {}
         self._asked: dict[int, _Asked] = {}
+        # The version of the engine's weights as it was told when a call ended; an engine's own word may be another.
+        self._told: dict[int, str] = {}
 
     def __repr__(self) -> str:
         return f"<Memory of {len(self._calls)} calls>"
 
-    def add(self, call: Call, sent: Mapping[str, bytes] | None = None) -> None:
-        """Take in a call that was stored; `sent` are its chat request's fields as the engine got them, if known."""
+    def add(self, call: Call, sent: Mapping[str, bytes] | None = None, *, told: str | None = None) -> None:
+        """Take in a call that was stored; `sent` are its chat request's fields as the engine got them, if known.
+
+        `told` is the version of the engine's weights as told to us, for a call that has just ended.
+        """
         if call.reply is None or call.status != "complete" or call.n not in self._trie:
             return
         self.parents.add(call)
@@ -52,6 +57,8 @@ class Memory:
         )
         if sent is not None:
             self._asked[call.n] = _asked(sent)
+        if told is not None:
+            self._told[call.n] = told
 
     async def load(self, n: int) -> Recorded | None:
         """Return a call by its number; None if it has no ids, or what passed in it is no chat request."""
@@ -81,7 +88,7 @@ class Memory:
             shape=asked.shape,
             stops=asked.stops,
             engine=call.engine,
-            weights=call.weights.end,
+            weights=self._told.get(n, call.weights.end),
             tool_ids=tuple(tool.id for tool in call.reply.tool_calls) if call.reply is not None else (),
         )
 

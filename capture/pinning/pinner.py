@@ -20,7 +20,7 @@ from capture.errors import EngineError
 from capture.pinning.fallback import Fallback
 from capture.pinning.parents import Parent, Parents
 from capture.pinning.plan import Closings, Ended, Json, Rendering, odd, plan
-from capture.pinning.wire import ScaleOut, Tokenize, Wire, shape
+from capture.pinning.wire import WIRES, Wire, shape
 from graph.records import IntArray, Message
 from graph.tokens import lcp
 
@@ -49,7 +49,10 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     tool_ids: tuple[str | None, ...] = ()
 
 
-_ODD = ("continue_final_message", "add_generation_prompt", "truncate_prompt_tokens", "echo", "kv_transfer_params")
+_ODD = (
+    "continue_final_message", "add_generation_prompt", "truncate_prompt_tokens", "echo", "kv_transfer_params",
+    "input_ids",
+)  # fmt: skip
 
 UNKNOWN = object()
 """A stop reason of which the record says nothing."""
@@ -67,14 +70,19 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     kept: int
     # The engine's own rendering.
     plain: IntArray
+    # What to set in the chat request, raw JSON.
+    fields: dict[str, bytes] = {}
 
 
 class Pinner:
     """Pins prompts at one engine."""
 
-    def __init__(self, ask: Ask, *, model: str | None, limit_s: float = RENDER_S) -> None:
-        """`model` is the name that the engine serves, for the look at it."""
+    def __init__(
+        self, ask: Ask, *, model: str | None, wires: Sequence[Wire] = WIRES["vllm"], limit_s: float = RENDER_S
+    ) -> None:
+        """`model` is the name that the engine serves, for the look at it; `wires` the ways in which it may be asked."""
         self._ask = ask
+        self._wires = wires
         self._model = model
         self._limit_s = limit_s
         self._wire: Wire | None = None
@@ -90,7 +98,7 @@ class Pinner:
         """Find out whether this engine can be pinned at, and how; never raises."""
         self._closings = Closings()
         self._wire, self.off, self.reason = None, "no-render", "it renders no messages to ids"
-        for wire in (ScaleOut(), Tokenize()):
+        for wire in self._wires:
             try:
                 async with asyncio.timeout(self._limit_s):
                     if await self._can(wire):
@@ -106,14 +114,14 @@ class Pinner:
         rendered = await self._rendered(wire, fields, Rendering(messages=said))
         if rendered is None:
             return False
-        asked = {**fields, "messages": msgspec.json.encode(said), "max_tokens": b"1", "return_token_ids": b"true"}
-        if not np.array_equal(rendered, await self._prompt(asked)):
+        asked = {**fields, "messages": msgspec.json.encode(said), "max_tokens": b"1"}
+        if not np.array_equal(rendered, await self._prompt(wire, {**asked, **wire.asks(streamed=False)})):
             self.reason = f"its {wire.path} renders otherwise than its chat route"
             return False
         # Ids that the engine would never have rendered for this message.
         other = np.concatenate([rendered, rendered[-1:], rendered])
-        for streamed in (b"false", b"true"):
-            echo = await self._prompt({**asked, **wire.pin(other), "stream": streamed})
+        for streamed in (False, True):
+            echo = await self._prompt(wire, {**asked, **wire.pin(other), **wire.asks(streamed=streamed)})
             if not np.array_equal(echo, other):
                 self.off, self.reason = "engine-ignores-ids", "it does not take ids as a chat's prompt"
                 return False
@@ -144,7 +152,8 @@ class Pinner:
             raise Fallback("no-parent")
         wanted = shape(fields)
         parent, found = await self._parent(messages, parents, load, wanted)
-        if found.engine != engine or found.weights != weights:
+        # Without a version that was told, an engine's own word of the parent's is no sign of a change.
+        if found.engine != engine or (weights is not None and found.weights != weights):
             raise Fallback("other-engine")
         if found.stops and found.stop_reason is not None:
             raise Fallback("stop-string")
@@ -166,9 +175,11 @@ class Pinner:
                     got = await self._all(fields, asked)
         except (TimeoutError, EngineError) as error:
             raise Fallback("no-render") from error
+        ids = np.concatenate([found.ids, tail.ids])
         return Pin(
             parent=parent.n,
-            ids=np.concatenate([found.ids, tail.ids]),
+            ids=ids,
+            fields=self._wire.pin(ids),
             kept=len(found.ids) - lcp(found.ids, tail.plain),
             plain=tail.plain,
         )
@@ -227,7 +238,7 @@ class Pinner:
     def _fields(self) -> dict[str, bytes]:
         return {} if self._model is None else {"model": msgspec.json.encode(self._model)}
 
-    async def _prompt(self, fields: Mapping[str, bytes]) -> IntArray:
+    async def _prompt(self, wire: Wire, fields: Mapping[str, bytes]) -> IntArray:
         """Return the prompt that a chat call says it had; empty where it says none."""
         body = b"{" + b",".join(msgspec.json.encode(name) + b":" + value for name, value in fields.items()) + b"}"
         status, answer = await self._ask("/v1/chat/completions", body)
@@ -237,13 +248,9 @@ class Pinner:
             text = line.removeprefix(b"data:").strip()
             if line.startswith(b"data:") and text.startswith(b"{"):
                 try:
-                    ids = msgspec.json.decode(text, type=_Echo).prompt_token_ids
+                    ids = wire.echo(text)
                 except msgspec.DecodeError:
                     continue
                 if ids:
                     return np.array(ids, np.int32)
         return np.empty(0, np.int32)
-
-
-class _Echo(msgspec.Struct):
-    prompt_token_ids: list[int] | None = None

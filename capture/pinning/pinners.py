@@ -8,6 +8,7 @@ import aiohttp
 
 from capture.errors import EngineError
 from capture.pinning.pinner import Pinner
+from capture.pinning.wire import WIRES
 from capture.upstream import Engine, whole
 
 ASK_S = 30.0
@@ -36,7 +37,9 @@ class Pinners:
                 async def ask(path: str, body: bytes) -> tuple[int, bytes]:
                     return await _ask(engine, path, body)
 
-                pinner = self._pinners[engine.name] = Pinner(ask, model=next(iter(engine.models), None))
+                pinner = self._pinners[engine.name] = Pinner(
+                    ask, model=next(iter(engine.models), None), wires=WIRES.get(engine.kind, WIRES["vllm"])
+                )
             if self._seen.get(engine.name) != now:
                 await pinner.look()
                 self._seen[engine.name] = now
@@ -48,7 +51,7 @@ class Pinners:
 
 
 async def _ask(engine: Engine, path: str, body: bytes) -> tuple[int, bytes]:
-    if engine.kind not in ("vllm", "scripted"):
+    if engine.kind not in WIRES:
         raise EngineError("pins_unsupported", f"{engine.kind} has no route that renders messages to ids")
     try:
         async with asyncio.timeout(ASK_S):

@@ -82,15 +82,14 @@ class Pins:
         if engine.name != tried.engine:
             tried.pin, tried.reason = None, "other-engine"
             return plain
-        ids = msgspec.json.encode({"prompt_token_ids": tried.pin.ids.tolist()})
-        return join({**fields, "kv_transfer_params": ids})
+        return join({**fields, **tried.pin.fields})
 
     def refused(self, tried: Try | None, body: bytes) -> bool:
         """Say whether an engine's 400 is about the pin, which is then given up: the call is to be sent as it is."""
         if tried is None or tried.pin is None:
             return False
         long = b"context length" in body or b"maximum model length" in body
-        if not long and b"kv_transfer_params" not in body:
+        if not long and not any(name.encode() in body for name in tried.pin.fields):
             return False
         tried.pin, tried.reason = None, "overflow" if long else "engine-ignores-ids"
         return True
@@ -116,4 +115,5 @@ class Pins:
         """Take in a call's choices that were stored."""
         if live.memory is not None:
             for call in calls:
-                live.memory.add(call, sent)
+                told = None if call.engine is None else self._version(call.engine)
+                live.memory.add(call, sent, told=told)

@@ -208,7 +208,7 @@ def odd(fields: Mapping[str, Any], messages: Sequence[Json]) -> str | None:
         or fields.get("add_generation_prompt") is False
     ):
         return "odd-flags"
-    if fields.get("kv_transfer_params"):
+    if fields.get("kv_transfer_params") or fields.get("input_ids"):
         return "kv-params-taken"
     for message in messages:
         content = message.get("content")

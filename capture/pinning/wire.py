@@ -5,6 +5,11 @@ that are mended here: it has no `reasoning_effort` (the chat route makes templat
 reply's `reasoning_content` out where the chat route renders it (both render `reasoning`). With `--enable-scale-out`,
 `POST /v1/chat/completions/render` takes a whole chat request and is exact. Ids go into `kv_transfer_params` of an
 ordinary chat request: templating is then skipped, while parsers, grammar, streaming and logprobs stay.
+
+SGLang 0.5.23 (`srt/entrypoints/openai`): `POST /tokenize` takes messages too. Without `add_generation_prompt` it
+renders them as for a chat completion, reasoning effort and all; with false, closed, where the template is Jinja. Ids go
+into `input_ids` of a chat request, which skips templating; the ids that it had come back with the choice of a whole
+reply, and in a chunk behind the finish of a stream.
 """
 
 from __future__ import annotations
@@ -39,6 +44,15 @@ class Wire(Protocol):
     def pin(self, ids: IntArray) -> dict[str, bytes]:
         """Return the fields (raw JSON) by which a chat request is given its prompt."""
 
+    def asks(self, *, streamed: bool) -> dict[str, bytes]:
+        """Return the fields (raw JSON) by which a chat reply says what prompt it had."""
+
+    def echo(self, form: bytes) -> list[int] | None:
+        """Read the prompt's ids of a whole reply, or of one event's data; None where it has none.
+
+        Raises msgspec.DecodeError.
+        """
+
 
 class _Tokens(msgspec.Struct):
     tokens: list[int]
@@ -52,11 +66,36 @@ def _array(ids: list[int]) -> IntArray:
     return np.array(ids, np.int32)
 
 
-def _pin(ids: IntArray) -> dict[str, bytes]:
-    return {"kv_transfer_params": msgspec.json.encode({"prompt_token_ids": ids.tolist()})}
+class _Echo(msgspec.Struct):
+    prompt_token_ids: list[int] | None = None
 
 
-class Tokenize:
+class _Ext(msgspec.Struct):
+    input_ids: list[int] | None = None
+
+
+class _SglangEcho(msgspec.Struct):
+    choices: list[_Echo] = []
+    sglext: _Ext | None = None
+
+
+class _Vllm:
+    """What both of vLLM's ways have in common."""
+
+    def pin(self, ids: IntArray) -> dict[str, bytes]:
+        """Return `kv_transfer_params`."""
+        return {"kv_transfer_params": msgspec.json.encode({"prompt_token_ids": ids.tolist()})}
+
+    def asks(self, *, streamed: bool) -> dict[str, bytes]:
+        """Ask for `return_token_ids`, which serves whole replies and streams."""
+        return {"return_token_ids": b"true", "stream": b"true" if streamed else b"false"}
+
+    def echo(self, form: bytes) -> list[int] | None:
+        """Read `prompt_token_ids`: of a whole reply, or of a stream's first chunk."""
+        return msgspec.json.decode(form, type=_Echo).prompt_token_ids
+
+
+class Tokenize(_Vllm):
     """A stock vLLM."""
 
     path = "/tokenize"
@@ -74,12 +113,8 @@ class Tokenize:
         """Read `tokens`."""
         return _array(msgspec.json.decode(body, type=_Tokens).tokens)
 
-    def pin(self, ids: IntArray) -> dict[str, bytes]:
-        """Return `kv_transfer_params`."""
-        return _pin(ids)
 
-
-class ScaleOut:
+class ScaleOut(_Vllm):
     """A vLLM that was started with `--enable-scale-out`."""
 
     path = "/v1/chat/completions/render"
@@ -95,9 +130,48 @@ class ScaleOut:
         """Read `token_ids`."""
         return _array(msgspec.json.decode(body, type=_TokenIds).token_ids)
 
+
+class Sglang:
+    """An SGLang."""
+
+    path = "/tokenize"
+
+    def body(self, fields: Mapping[str, bytes], messages: Sequence[Json], *, closed: bool) -> bytes:
+        """Return `/tokenize`'s body: a chat request's fields, without a word of the generation prompt unless closed."""
+        asked = {name: fields[name] for name in ("model", *_SHAPE, "tool_choice") if name in fields}
+        asked["messages"] = msgspec.json.encode(messages)
+        if closed:
+            asked["add_generation_prompt"] = b"false"
+        return join(asked)
+
+    def ids(self, body: bytes) -> IntArray:
+        """Read `tokens`."""
+        return _array(msgspec.json.decode(body, type=_Tokens).tokens)
+
     def pin(self, ids: IntArray) -> dict[str, bytes]:
-        """Return `kv_transfer_params`."""
-        return _pin(ids)
+        """Return `input_ids`."""
+        return {"input_ids": msgspec.json.encode(ids.tolist())}
+
+    def asks(self, *, streamed: bool) -> dict[str, bytes]:
+        """Ask for `return_prompt_token_ids`, which a stream is refused with, or for the ids in `sglext`."""
+        if streamed:
+            return {"return_input_ids_in_sglext": b"true", "stream": b"true"}
+        return {"return_prompt_token_ids": b"true", "stream": b"false"}
+
+    def echo(self, form: bytes) -> list[int] | None:
+        """Read the first choice's `prompt_token_ids`, or `sglext.input_ids`."""
+        read = msgspec.json.decode(form, type=_SglangEcho)
+        if read.sglext is not None and read.sglext.input_ids:
+            return read.sglext.input_ids
+        return read.choices[0].prompt_token_ids if read.choices else None
+
+
+WIRES: dict[str, tuple[Wire, ...]] = {
+    "vllm": (ScaleOut(), Tokenize()),
+    "scripted": (ScaleOut(), Tokenize()),
+    "sglang": (Sglang(),),
+}
+"""Ways of pinning by kind of engine, the one that is tried first in front."""
 
 
 def shape(fields: Mapping[str, bytes]) -> str:

@@ -118,3 +118,10 @@ async def test_what_can_not_be_gone_on_from_is_left_out(changes):
 async def test_a_number_that_is_not_there():
     made, _ = memory(call(), fields())
     assert await made.load(9) is None
+
+
+async def test_what_was_told_of_weights_stands_above_an_engines_own_word():
+    made, _ = memory(call(), fields(model="m", messages=[]))
+    assert (await made.load(0)).weights == "v2"
+    made.add(call(), fields(model="m", messages=[]), told="step-1")
+    assert (await made.load(0)).weights == "step-1"

@@ -160,6 +160,7 @@ async def test_before_the_look_nothing_is_pinned():
         ((USER, REPLY), {}, "nothing-new"),
         ((USER, REPLY, MORE), {"continue_final_message": True}, "odd-flags"),
         ((USER, REPLY, MORE), {"kv_transfer_params": {"do_remote_decode": True}}, "kv-params-taken"),
+        ((USER, REPLY, MORE), {"input_ids": [1, 2]}, "kv-params-taken"),
         (
             (USER, REPLY, {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}),
             {},
@@ -179,6 +180,14 @@ async def test_another_engine_or_other_weights_are_no_parents(changes):
     engine, pinner = await looked()
     with pytest.raises(Fallback, match="other-engine"):
         await pin(pinner, Memory(engine, **changes), USER, REPLY, MORE)
+
+
+async def test_an_engines_own_word_of_its_weights_is_no_sign_of_a_change_while_none_was_told():
+    engine, pinner = await looked()
+    memory = Memory(engine, weights="default")
+    assert (await pin(pinner, memory, USER, REPLY, MORE, weights=None)).parent == 0
+    with pytest.raises(Fallback, match="other-engine"):
+        await pin(pinner, memory, USER, REPLY, MORE, weights="v1")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from capture.pinning.wire import ScaleOut, Tokenize, shape
+from capture.pinning.wire import WIRES, ScaleOut, Sglang, Tokenize, shape
 
 FIELDS = {
     "model": b'"m"', "messages": b"[]", "tools": b'[{"type": "function"}]', "temperature": b"0.7", "stream": b"true",
@@ -72,3 +72,30 @@ def test_shapes_are_equal_where_the_rendering_is():
         {"tool_choice": b'"none"'}, {"tool_choice": b'{"type": "function", "function": {"name": "f"}}'},
     ):  # fmt: skip
         assert shape({**FIELDS, **other}) != shape(FIELDS)
+
+
+def test_sglang_renders_as_for_a_chat_unless_closed():
+    fields = {
+        "model": b'"m"', "tools": b"[1]", "reasoning_effort": b'"low"', "tool_choice": b'"none"', "temperature": b"1",
+    }  # fmt: skip
+    messages = [{"role": "user", "content": "hi"}]
+    asked = json.loads(Sglang().body(fields, messages, closed=False))
+    assert asked == {"model": "m", "tools": [1], "reasoning_effort": "low", "tool_choice": "none", "messages": messages}
+    assert json.loads(Sglang().body(fields, messages, closed=True))["add_generation_prompt"] is False
+    assert Sglang().ids(b'{"tokens": [1, 2], "count": 2}').tolist() == [1, 2]
+
+
+def test_sglang_takes_ids_and_says_what_it_had():
+    one = Sglang()
+    assert one.pin(np.array([1, 2], np.int32)) == {"input_ids": b"[1,2]"}
+    # A stream is refused with the field of whole replies.
+    assert "return_prompt_token_ids" not in one.asks(streamed=True)
+    assert one.echo(b'{"choices": [{"index": 0, "prompt_token_ids": [1, 2]}]}') == [1, 2]
+    assert one.echo(b'{"choices": [], "sglext": {"input_ids": [3]}}') == [3]
+    assert one.echo(b'{"choices": [{"delta": {}}]}') is None
+    assert one.echo(b'{"choices": []}') is None
+
+
+def test_each_kind_of_engine_that_can_be_pinned_has_its_ways():
+    assert set(WIRES) == {"vllm", "scripted", "sglang"}
+    assert [wire.path for wire in WIRES["vllm"]] == ["/v1/chat/completions/render", "/tokenize"]
