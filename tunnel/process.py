@@ -28,9 +28,19 @@ LINE = 500
 GRACE_S = 5.0
 """Between asking a program to end, and ending it."""
 
+FOR_PROGRAMS = ("TREERING_FRPC",)
+"""Variables of ours that a tunnel's program reads."""
+
 _LEASH = Path(__file__).with_name("leash.py")
 
 T = TypeVar("T")
+
+
+def _environment() -> dict[str, str]:
+    """Return a program's variables: none of our settings, of which one may be the admin key, but what is for it."""
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith("TREERING_") or name in FOR_PROGRAMS
+    }
 
 
 class Program:
@@ -60,6 +70,7 @@ class Program:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
+            env=_environment(),
         )
         starting = asyncio.get_running_loop().create_task(made, name=f"start {name}")
         try:

@@ -126,3 +126,17 @@ async def test_a_cancelled_search_leaves_the_program_to_be_closed():
     with pytest.raises(asyncio.CancelledError):
         await searching
     await program.close()
+
+
+async def test_no_setting_of_ours_goes_to_a_program_and_what_is_for_it_does(monkeypatch):
+    monkeypatch.setenv("TREERING_ADMIN_KEY", "not-for-ssh")
+    monkeypatch.setenv("TREERING_FRPC", "/opt/frpc")
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
+    program = await started(
+        "import os; print('env', [os.environ.get(n) for n in ('TREERING_ADMIN_KEY', 'TREERING_FRPC', 'SSH_AUTH_SOCK')])"
+    )
+    try:
+        line = await program.find(lambda line: line if line.startswith("env ") else None, limit_s=20, what="say")
+        assert line == "env [None, '/opt/frpc', '/run/agent']"
+    finally:
+        await program.close()
