@@ -311,3 +311,23 @@ async def test_a_tunnel_at_a_port_of_its_own_comes_back_for_those_who_have_it(tm
             findings = await one.control("GET", f"/rollouts/{rollout['id']}/findings")
             assert "tunnel_lost" not in [each["code"] for each in findings["findings"]]
             assert len((await one.graph(rollout))["calls"]) == 2
+
+
+async def test_as_many_are_opened_as_are_needed_and_all_are_closed(tmp_path):
+    async with sshd(tmp_path / "ssh") as server:
+        words = ("--engine", "scripted", "--tunnel", server.spec, "--tunnel-multiplex", "2")
+        async with replica(tmp_path / "one", *words, env={"PATH": server.program()}) as one:
+            made = (await one.rollout(n=5, **REMOTE))["rollouts"]
+            urls = [each["url"] for each in made]
+            assert [urls.count(url) for url in dict.fromkeys(urls)] == [2, 2, 1]
+            for each in made:
+                async with one.chat(each, url=each["url"]) as answer:
+                    assert answer.status == 200
+            shown = (await one.control("GET", "/tunnels"))["tunnels"]
+            assert [(each["healthy"], each["rollouts"]) for each in shown] == [(True, 2), (True, 2), (True, 1)]
+            # There is room for one more, and no other is opened for it.
+            assert (await one.rollout(**REMOTE))["url"] == urls[-1]
+            assert len(alive(f"-p {server.port}")) == 6, "three, each with its leash"
+            one.signal(signal.SIGTERM)
+            assert await one.ended() == 0, one.said
+            assert alive(f"-p {server.port}") == {}
