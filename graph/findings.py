@@ -103,8 +103,8 @@ _ROWS = (
         code="tunnel_lost",
         level="error",
         text="The tunnel that this rollout's agent used was lost.",
-        means="Calls after that moment could not arrive.",
-        do="Run the rollout again; new ones get the new address.",
+        means="What streamed at that moment was cut. Calls after it arrived only if it came back at the same address.",
+        do="Run the rollout again, unless its calls went on; new ones get the new address (docs/tunnels.md).",
         data=(
             ("url", "the address that was lost"),
             ("tunnel", "the tunnel"),
