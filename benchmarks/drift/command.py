@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.drift import agents, engine, page, plot
+from benchmarks.drift import agents, cost, engine, page, plot
 from benchmarks.drift.rows import Case, Row, nothing, of_had, of_rerendered, rerendered
 from benchmarks.drift.standin import Had, Recorder, RefusedError, StandIn
 from benchmarks.drift.templates import ROOT, TEMPLATES, Renderings, Template, missing, rendering
@@ -86,11 +86,14 @@ def drifting(rows: list[Row]) -> list[str]:
 
 def run(argv: list[str]) -> int:
     """Measure, print the tables, and write FILE; 1 where a pinned conversation drifts, 2 without templates."""
+    if "--cost" in argv:
+        return cost.run(argv)
     parser = argparse.ArgumentParser(prog="bin/bench drift", description="drift by scenario, template, agent and mode")
     parser.add_argument("--quick", action="store_true", help="four templates, and one at the engine")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
     parser.add_argument("--docs", action="store_true", help="write docs/drift.md, drift.json and drift.svg")
     parser.add_argument("--no-engine", action="store_true", help="leave out the real engine")
+    parser.add_argument("--cost", action="store_true", help="measure what pinned prefixes cost instead")
     asked = parser.parse_args(argv)
     if (why := missing()) is not None:
         sys.stderr.write(f"bench: {why}\n")

@@ -74,11 +74,12 @@ class Trial:
         with contextlib.suppress(StopIteration):
             asked = next(script)
             while True:
-                reply = await self._say(rollout, asked, more(asked))
+                reply = await self.say(rollout, asked, more(asked))
                 asked = script.send(reply)
         return str(rollout["id"])
 
-    async def _say(self, rollout: Json, asked: Ask, more: Json) -> Json:
+    async def say(self, rollout: Json, asked: Ask, more: Json) -> Json:
+        """Have one call of a rollout; return the reply's message. Raises `EngineError` for a reply that is none."""
         body: Json = {"model": "m", "messages": asked.messages, "max_tokens": asked.max_tokens}
         if asked.tools:
             body["tools"] = asked.tools
@@ -97,8 +98,13 @@ class Trial:
         if answer.status != 200:
             said = text[:300].decode("utf-8", "replace")
             raise EngineError("engine_refused", f"{self.engine} answered {answer.status}: {said}")
-        message: Json = msgspec.json.decode(text)["choices"][0]["message"]
         await self.control("GET", f"/rollouts/{rollout['id']}?wait=idle&idle_s=0&timeout_s=10")
+        if text.startswith(b"data:"):
+            # What a stream came to is in the record.
+            graph = await self.control("GET", f"/rollouts/{rollout['id']}/graph")
+            call = await self.control("GET", f"/rollouts/{rollout['id']}/calls/{graph['calls'][-1]['n']}")
+            text = msgspec.json.encode(call["reply"])
+        message: Json = msgspec.json.decode(text)["choices"][0]["message"]
         return message
 
 
