@@ -187,6 +187,16 @@ def schemas() -> dict[str, Schema]:
             }
         ),
         "Tunnel": _form(
-            {"name": _TEXT, "kind": _TEXT, "url": _MAYBE_TEXT, "healthy": _YES, "reason": _TEXT, "rollouts": _COUNT}
+            {
+                "name": _TEXT,
+                "kind": _TEXT,
+                "url": _MAYBE_TEXT,
+                "healthy": _YES,
+                "reason": _TEXT,
+                "rollouts": _COUNT,
+                "stranded": _COUNT,
+                "opened": _COUNT,
+                "lost": _COUNT,
+            }
         ),
     }

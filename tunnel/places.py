@@ -34,8 +34,10 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 class Place:
     """One place for a tunnel: what stands in it changes when it is lost, the place stays."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, number: int = 1) -> None:
+        """`number` tells places of one description apart."""
         self.spec = spec
+        self.number = number
         self.tunnel: Tunnel | None = None
         self.url: str | None = None
         self.reason = "not opened yet"
@@ -69,10 +71,15 @@ class Place:
         return self.held > 0 or bool(self.rollouts)
 
     @property
+    def name(self) -> str:
+        """What people and metrics call it, whatever stands in it; the later ones of a description are numbered."""
+        return self.spec.text if self.number == 1 else f"{self.spec.text} #{self.number}"
+
+    @property
     def health(self) -> Health:
         """How it stands."""
         return Health(
-            name=self.tunnel.name if self.tunnel else self.spec.text,
+            name=self.name,
             kind=self.spec.kind,
             url=self.url,
             healthy=self.url is not None and not self.reason,

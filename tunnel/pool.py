@@ -87,7 +87,8 @@ class Pool:
         self._watch_s = watch_s
         self._ready_s = ready_s
         self._pause_s = pause_s
-        self._places = [Place(spec) for spec in specs]
+        texts = [spec.text for spec in specs]
+        self._places = [Place(spec, texts[: at + 1].count(spec.text)) for at, spec in enumerate(specs)]
         # In order of opening: closed from its end.
         self._open: list[tuple[Place, Tunnel]] = []
         # What opens, looks or replaces at present.
@@ -239,7 +240,7 @@ class Pool:
                 raise _shutting_down()
             fitting = [place for place in self._places if place.load + n <= self._multiplex or not self._elastic]
             if not fitting:
-                self._places.append(Place(self._places[0].spec))
+                self._places.append(Place(self._places[0].spec, len(self._places) + 1))
                 fitting = self._places[-1:]
             # A healthy one first, then the least loaded: a rollout must not wait for a repair that others don't need.
             place = min(fitting, key=lambda place: (bool(place.reason) and place.opened > 0, place.load))

@@ -138,6 +138,7 @@ async def test_an_elastic_pool_grows_and_shrinks(world):
         pool.release("c")
         pool.release("e")
         await pool.look()
+        assert [health.name for health in pool.health] == ["line", "line #2"]
         # The second still carries one; the third went, and the first stays whatever happens.
         assert [health.rollouts for health in pool.health] == [2, 1]
         pool.release("d")
