@@ -12,7 +12,6 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from typing import Any, NoReturn
 
 import msgspec
@@ -21,8 +20,12 @@ from capture.commands.table import EXIT_CODES, FAMILIES, VERBS, Argument, Verb
 from capture.errors import EngineError, StoreError, TreeringError, UsageError
 from capture.settings import BY_NAME, Settings, load
 from capture.values import Setting, nearest
+from capture.version import version as installed
 
 DEFAULT_VERB = "serve"
+PLAIN = ("version", "completion")
+"""Verbs that work whatever is wrong with the settings: that is when a version is asked for."""
+
 _SETTING = "setting:"
 
 
@@ -31,6 +34,8 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 
     arguments: dict[str, Any]
     settings: Settings
+    # Of the settings, those that were given as flags, by name; None where one was not.
+    flags: dict[str, Any] = {}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,9 +71,8 @@ def read(words: Sequence[str], environ: Mapping[str, str]) -> tuple[Verb, Given]
     values = vars(namespace)
     flags = {name.removeprefix(_SETTING): value for name, value in values.items() if name.startswith(_SETTING)}
     arguments = {_plain(argument): values[_plain(argument)] for argument in verb.arguments}
-    # A version is told whatever else is wrong: that is when it is asked for.
-    settings = Settings() if verb.name == "version" else load(flags, environ)
-    return verb, Given(arguments=arguments, settings=settings)
+    settings = Settings() if verb.name in PLAIN else load(flags, environ)
+    return verb, Given(arguments=arguments, settings=settings, flags=flags)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -115,11 +119,7 @@ def complain(error: TreeringError) -> None:
 
 def version(given: Given) -> int:
     """Print the version."""
-    try:
-        own = metadata.version("treering")
-    except metadata.PackageNotFoundError:
-        own = "unknown (run from its source, not installed)"
-    told = {"treering": own, "python": sys.version.split()[0]}
+    told = {"treering": installed(), "python": sys.version.split()[0]}
     line = msgspec.json.encode(told).decode() if given.arguments["json"] else f"treering {told['treering']}"
     sys.stdout.write(line + "\n")
     return 0

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import metadata
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -26,6 +25,7 @@ from prometheus_client.samples import Sample
 
 from capture import answers
 from capture.keys import without_password
+from capture.version import version
 from graph.drift import THRESHOLD
 from graph.graph import Graph
 
@@ -340,14 +340,6 @@ def _family(name: str) -> str:
     for end in ("_total", "_bucket", "_count", "_sum"):
         name = name.removesuffix(end)
     return name
-
-
-def version() -> str:
-    """Return this Treering's version."""
-    try:
-        return metadata.version("treering")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def routes(appliance: Appliance) -> list[web.RouteDef]:

@@ -20,7 +20,7 @@ from aiohttp import web
 from capture import answers
 from capture import openapi_forms as forms
 from capture.formats import FORMATS
-from capture.metrics import version
+from capture.version import version
 from graph import sequences
 
 if TYPE_CHECKING:

@@ -341,6 +341,15 @@ def load(
     return settings
 
 
+def sources(flags: Mapping[str, Any], environ: Mapping[str, str], *, folder: Path | None = None) -> dict[str, str]:
+    """Return by setting's name where what is in force came from; the arguments are those of `load`, and fit."""
+    named = environ.get("TREERING_CONFIG")
+    found = dict.fromkeys(BY_NAME, "default")
+    found |= dict.fromkeys(_from_file(named, folder or Path()), named or FILE)
+    found |= {name: BY_NAME[name].variable for name in _from_environ(environ)}
+    return found | {name: BY_NAME[name].flag for name, given in flags.items() if given is not None}
+
+
 def shown(settings: Settings) -> dict[str, Any]:
     """Return the settings without the secret ones, and without passwords in their URLs: safe to print."""
     found = {row.name: getattr(settings, row.name) for row in TABLE if not row.secret}

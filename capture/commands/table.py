@@ -396,6 +396,36 @@ VERBS: tuple[Verb, ...] = (
         settings=("store",),
     ),
     Verb(
+        name="tail",
+        help="Print what happens, a line each, as it happens.",
+        run="capture.commands.tail:tail",
+        arguments=(
+            Argument(
+                name="id", optional=True, help="Of this rollout alone, from what is kept of it on. Default: of all."
+            ),
+            Argument(name="--after", metavar="EVENT", help="Go on behind this event; 0 begins with the oldest kept."),
+            Argument(name="--json", kind="yes", help="Print each as a line of JSON."),
+            _URL,
+        ),
+        settings=_CONTROL,
+    ),
+    Verb(
+        name="config",
+        help="Print the settings in force, and where each came from. Secrets are masked: safe to paste.",
+        run="capture.commands.config:config",
+        arguments=(
+            Argument(name="--changed", kind="yes", help="Only those that are not at their default."),
+            Argument(name="--json", kind="yes", help='Print {"settings": [{"name", "value", "from", "default"}]}.'),
+        ),
+        settings=tuple(row.name for row in TABLE if not row.secret),
+    ),
+    Verb(
+        name="completion",
+        help="Print a file that teaches a shell these verbs and flags.",
+        run="capture.commands.completion:completion",
+        arguments=(Argument(name="shell", choices=("bash", "zsh", "fish"), help="The shell: bash, zsh or fish."),),
+    ),
+    Verb(
         name="version",
         help="Print the version.",
         run="capture.cli:version",

@@ -1,8 +1,9 @@
 """No secret in anything that Treering itself writes: one long run of every sort of call and error, and then a search.
 
 Searched: the log at its most talkative, as text and as JSON; every error of either plane; all that the control plane
-shows; the store's files byte by byte; what objects print of themselves; `treering doctor` and the first lines of the
-start. Each secret is looked for as it is, quoted, in hexadecimal and in Base64.
+shows, and tells as it happens; the store's files byte by byte; what objects print of themselves; `treering config`,
+`treering doctor` and the first lines of the start. Each secret is looked for as it is, quoted, in hexadecimal and in
+Base64.
 """
 
 import asyncio
@@ -24,8 +25,11 @@ from aiohttp import web
 
 from capture import doctor, logs
 from capture.app import Appliance
+from capture.cli import Given
+from capture.commands.config import MASKED, config
 from capture.commands.serve import first_lines
 from capture.errors import StoreError, UsageError
+from capture.events import block
 from capture.settings import Settings, load, shown
 from capture.store import open_store
 from tests.house import ASK, House, house
@@ -275,6 +279,8 @@ async def test_no_secret_is_in_anything_that_treering_writes(
             await home.control("POST", f"/rollouts/{other['id']}/close", json={"wait_s": 1})
             await run.ask("/v1/chat/completions", json=ASK, headers={"x-api-key": other["secret"]})
             one = home.appliance
+            await one.lookout.examined()
+            run.written += [block(event) for event in await one.store.events("0", limit=10_000)]
             entry = await one.rollouts.entry(rollout["id"])
             objects = [
                 one, one.settings, one.store, one.rollouts, one.fleet, one.engine, one._gate, entry,
@@ -327,7 +333,9 @@ def test_the_search_finds_what_is_there() -> None:
         assert any(each in text.encode() for each in spelled(secret).values()), text
 
 
-async def test_settings_with_passwords_in_their_urls_show_none(tmp_path: Path) -> None:
+async def test_settings_with_passwords_in_their_urls_show_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = Settings(
         engine=(f"vllm=http://{USER}:{WORD}@gpu:1",),
         store=f"postgresql://{USER}:{DATABASE}@127.0.0.1:1/x?password={DATABASE}",
@@ -335,7 +343,11 @@ async def test_settings_with_passwords_in_their_urls_show_none(tmp_path: Path) -
         allow_engine=(f"http://{USER}:{WORD}@gpu",),
         admin_key_file=str(tmp_path / "none"),
     )
-    written = [repr(settings), str(shown(settings))]
+    given = {"changed": False, "json": True}
+    assert config(Given(arguments=given, settings=settings)) == 0
+    assert config(Given(arguments={**given, "json": False}, settings=settings)) == 0
+    written = [repr(settings), str(shown(settings)), capsys.readouterr().out]
+    assert written[-1].count(MASKED) > 2
     for text in written:
         for secret in (WORD, DATABASE, ADMIN):
             assert secret not in text

@@ -1,0 +1,16 @@
+"""Which Treering this is: the one place that says so is the distribution's metadata, and that is read here alone."""
+
+from __future__ import annotations
+
+UNKNOWN = "unknown (run from its source, not installed)"
+
+
+def version() -> str:
+    """Return the version, `UNKNOWN` where nothing is installed."""
+    # Here, since it brings `email` along, and that sockets: `treering --help` answers without either.
+    from importlib import metadata
+
+    try:
+        return metadata.version("treering")
+    except metadata.PackageNotFoundError:
+        return UNKNOWN
