@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 
 from benchmarks.drift import agents, cost, engine, page, plot
+from benchmarks.drift.page import ALONE
 from benchmarks.drift.rows import Case, Row, nothing, of_had, of_rerendered, rerendered
 from benchmarks.drift.standin import Had, Recorder, RefusedError, StandIn
 from benchmarks.drift.templates import ROOT, TEMPLATES, Renderings, Template, missing, rendering
 from capture.trial.scenarios import SCENARIOS, Script
 
 QUICK = ("qwen3", "llama3.1", "glm4-moe", "gemma3")
-ALONE = "template alone"
 MODES = ("engine", "pinned", "rerender")
 
 PAGE, DATA, PLOT = (ROOT / "docs" / name for name in ("drift.md", "drift.json", "drift.svg"))
@@ -122,7 +122,7 @@ def run(argv: list[str]) -> int:
     }
     sys.stdout.write(f"{page.served(rows)}\n{page.matrix(rows)}\n{page.agents(rows)}")
     if asked.json:
-        asked.json.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+        asked.json.write_text(dumped(told))
     if asked.docs:
         publish(told)
     missed = drifting(rows)
@@ -130,10 +130,17 @@ def run(argv: list[str]) -> int:
     return int(bool(missed))
 
 
+def dumped(told: dict[str, Any]) -> str:
+    """Return a run as JSON, a line a row."""
+    rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in told["rows"])
+    rest = {name: value for name, value in told.items() if name != "rows"}
+    return f'{json.dumps(rest, ensure_ascii=False)[:-1]}, "rows": [\n{rows}\n]}}\n'
+
+
 def publish(told: dict[str, Any]) -> None:
     """Write a run into docs/."""
     rows = [msgspec.convert(row, Row) for row in told["rows"]]
-    DATA.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    DATA.write_text(dumped(told))
     alone = [row for row in rows if row.served_by == ALONE and row.agent == "chat"]
     PLOT.write_text(plot.svg(alone, title=f"{len({row.template for row in alone})} chat templates, {told['at'][:10]}"))
     PAGE.write_text(page.with_parts(PAGE.read_text(), told))

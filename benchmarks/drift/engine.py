@@ -8,6 +8,7 @@ tools, so a grammar has it do so; its words are its own. Thinking is off but whe
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,8 +57,8 @@ def forced(asked: Ask) -> Json:
         bias |= {_THINK: 100, _THOUGHT: 100}
         fields["structured_outputs"] = {"regex": rf"<think>\n{_WORDS}\n</think>\n\n{_WORDS}"}
     elif asked.respelt:
-        # Hot words are no words: their text is tokenised otherwise.
-        fields |= {"temperature": 2.0, "max_tokens": 24}
+        # Words spelled letter by letter, as a grammar has it: their text is tokenised otherwise.
+        fields["structured_outputs"] = {"regex": "[a-z]{16,24}"}
     elif not says["content"]:
         bias[_END] = 100
     return fields
@@ -83,13 +84,22 @@ async def measured(url: str, renderings: Renderings, *, version: str, quick: boo
                     found, calls = await _played(one, template, scenario.name, "engine")
                     pinned, _ = await _played(one, template, scenario.name, "pinned")
                 except EngineError as error:
-                    rows += [nothing(case, mode, error.message[:200]) for mode in ("engine", "pinned", "rerender")]
+                    rows += [nothing(case, mode, _own_words(error)) for mode in ("engine", "pinned", "rerender")]
                     continue
                 rows += [of_outlines(case, "engine", [found]), of_outlines(case, "pinned", [pinned])]
                 rows.append(of_rerendered(case, list(_again(renderings, template, calls))))
-                if name == "qwen3" and (shown := _example(renderings, template, found, calls)) is not None:
-                    examples[scenario.name] = shown
+                if (shown := _example(renderings, template, found, calls)) is not None:
+                    examples[f"{name}: {scenario.name}"] = shown
     return rows, examples
+
+
+def _own_words(error: EngineError) -> str:
+    """Return what the engine itself said."""
+    try:
+        found = json.loads(error.message.partition(": ")[2])["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return error.message[:200]
+    return f"refused: {found}"[:200]
 
 
 async def _played(one: Trial, template: Template, scenario: str, tokens: str) -> tuple[Outline, list[Json]]:

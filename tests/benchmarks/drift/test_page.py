@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ET
 
 import msgspec
 import pytest
 
 from benchmarks.drift import agents, page, plot
-from benchmarks.drift.command import drifting
+from benchmarks.drift.command import drifting, dumped
 from benchmarks.drift.rows import Case, Compared, Row, nothing, of_rerendered, rerendered
 from capture.trial.scenarios import Ask, said, user
 from tests.benchmarks.drift.small import CHATML, Small
@@ -38,17 +39,26 @@ def test_a_cell_says_what_drifts_as_rendered_and_pinned():
 
 
 def test_tables_have_a_cell_for_each_head():
+    served = msgspec.structs.replace(CASE, served_by="vllm 1")
     rows = [
         row(served_by="vllm 1", pinned_to_older=2),
-        nothing(msgspec.structs.replace(CASE, served_by="vllm 1"), "pinned", "400: a | b"),
-        row("rerender", served_by="vllm 1", agent="pi 1", turns_right=0.25),
-        row("rerender", served_by="vllm 1", turns_right=0.25),
+        row("rerender", served_by="vllm 1", exact=3, turns_right=0.25),
+        *(nothing(msgspec.structs.replace(served, scenario="images"), mode, "a | b") for mode in ("engine", "pinned")),
+        row(served_by="vllm 1", template="other"),
+        row("pinned", served_by="vllm 1", template="other", tokens_mean=0.0),
+        row(agent="pi 1"),
+        row("pinned", agent="pi 1"),
     ]
     for table in (page.served(rows), page.agents(rows)):
-        counts = {line.count(" |") for line in table.splitlines() if not line.startswith("|---")}
-        assert len(counts) == 1, table
+        for part in table.split("\n\n"):
+            lines = [line for line in part.splitlines() if line.startswith("| ")]
+            assert len({line.count(" |") for line in lines}) <= 1, part
     assert "pinned to an older call 2" in page.served(rows)
-    assert "25% of turns right" in page.agents(rows)
+    # Three of four prompts are right, and a quarter of the turns with their replies.
+    assert "| 3 of 4; 25% |" in page.served(rows)
+    assert page.served(rows).count("images") == 1
+    assert "| other | 2.5 → 0 |" in page.served(rows)
+    assert page.agents(rows).count("pi 1") == 2
 
 
 def test_each_part_of_the_page_is_replaced_and_nothing_else():
@@ -72,11 +82,17 @@ def test_an_example_is_shown_id_by_id():
         "cause": "arguments_reserialised", "at": 3, "tokens": 2, "n_prompt": 2, "n_sampled": 3, "begins": 2,
         "had": [[7, "a|"], [8, "\n"]], "rendered": [[7, "a|"], [9, " "], [10, "b"]],
     }  # fmt: skip
-    table = page.example({"tool loop": found}, "tool loop")
+    table = page.example({"qwen3: tool loop": found})
     assert "the next prompt begins with 3; the other 2 are lost" in table
     assert "| 2 | 7 | `a\\|` | 7 | `a\\|` |" in table
     assert "| **3** | 8 | `⏎` | 9 | `␣` |" in table
     assert "| 4 |  |  | 10 | `b` |" in table
+
+
+def test_a_run_is_json_with_a_line_a_row():
+    told = {"benchmark": "drift", "rows": [{"a": "é"}, {"b": 1}], "examples": {}}
+    assert json.loads(dumped(told)) == told
+    assert dumped(told).count("\n") == 4
 
 
 def test_the_plot_has_a_bar_for_each_mode_and_is_xml():

@@ -12,7 +12,9 @@ import pytest
 from capture import cli
 from capture.commands.drift import _rerendered
 from capture.rerender import Rerenderer
+from tests import engine as fake
 from tests.house import house
+from tests.sglang_standin import SglangStandIn
 
 USER = {"role": "user", "content": "Hello"}
 
@@ -126,6 +128,43 @@ async def test_what_can_not_be_measured_is_said(run, words, code, says):
     found, out, err = await run(*words)
     assert (found, out) == (code, "")
     assert says in err
+
+
+async def test_an_engine_that_can_not_be_pinned_at_is_told_so(run):
+    standin = SglangStandIn()
+    standin.ignores = True
+    await standin.start()
+    try:
+        code, out, _ = await run("--engine", f"sglang={standin.url}")
+    finally:
+        await standin.close()
+    assert code == 0
+    assert "plain chat, engine" in out
+    assert ", pinned" not in out
+    assert "Nothing can be pinned at this engine: " in out
+    assert "does not take ids" in out
+
+
+async def test_a_scenario_that_an_engine_refuses_is_told_and_the_others_go_on(run):
+    engine = fake.Engine(auto=_refuses_tools)
+    await engine.start()
+    try:
+        code, out, err = await run("--engine", f"vllm={engine.url}")
+    finally:
+        await engine.close()
+    assert code == 0
+    assert "tool loop: vllm=" in err
+    assert "answered 400" in err
+    assert "cut by length, engine" in out
+
+
+def _refuses_tools(exchange):
+    if not fake._answer_probe(exchange):
+        if exchange.body.get("tools"):
+            exchange.answer({"error": {"message": "no tools here", "type": "BadRequestError"}}, status=400)
+        else:
+            exchange.answer(fake.whole([5, 6, 7]))
+    return True
 
 
 class Tokenizer:
