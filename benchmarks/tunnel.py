@@ -276,6 +276,7 @@ def with_section(page: str, told: Mapping[str, Any]) -> str:
     table = "".join(line(msgspec.convert(row, Row)) for row in told["rows"])
     about = (
         "Load, Treering, engine, ssh and sshd share one machine, so this is what the programs cost and not what a line "
-        "adds. Each stream is paced by its reader, an event at a time.\n\n"
+        "adds. Each stream is paced by its reader, an event at a time. Ratios in brackets differ too much from pair to "
+        "pair to say anything: the machine had other work.\n\n"
     )
     return f"{page[: page.index(_SECTION)]}{_SECTION}\n{summary(told)}\n\n{about}{heading()}{table}"
