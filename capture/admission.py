@@ -180,6 +180,8 @@ _HINTS = frozenset(
         "x-treering-role",
         "x-treering-parent",
         "x-treering-label",
+        # W3C Trace Context: which trace of the agent's side a call belongs to. It goes on to the engine too.
+        "traceparent",
         "x-session-id",
         "x-parent-session-id",
         "session-id",

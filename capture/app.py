@@ -41,6 +41,7 @@ from capture.settings import Settings, is_loopback, key_path, parse_address
 from capture.store import open_store, retention
 from capture.store.base import Entry, Store
 from capture.tasks import spawn
+from capture.tracing import Tracing
 from capture.upstream import HEADER_LIMIT, Engine
 from graph.records import Notice
 from tunnel.base import Local
@@ -95,6 +96,7 @@ class Appliance:
         )
         self.tide = Tide(self.store)
         self.metrics = Metrics()
+        self._tracing = Tracing() if settings.otel else None
         self.lookout = Lookout(self, closed=self.metrics.closed)
         self._gate = Gate(self.rollouts)
         self.holds = Holds(self.store, places=settings.max_in_flight, longest=settings.max_queued)
@@ -138,6 +140,7 @@ class Appliance:
                 holds=self.holds,
                 silence_s=self.settings.engine_silence,
                 metrics=self.metrics,
+                tracing=self._tracing,
             )
             if self.settings.tokens == "pinned":
                 await self._need_pins()
@@ -206,6 +209,9 @@ class Appliance:
         if self._watches:
             await asyncio.wait(self._watches)
             self._watches.clear()
+        if self._tracing is not None:
+            # In a thread: it sends what is queued, within the exporter's own time.
+            await asyncio.to_thread(self._tracing.close)
         if hasattr(self, "fleet"):
             await self.fleet.close()
         for scripted in self._scripted:

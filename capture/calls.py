@@ -33,6 +33,7 @@ from capture.retries import NO_CLAIM, Claim, Try
 from capture.rollouts import Rollouts, unknown_key
 from capture.store.base import Arrival, Store
 from capture.tasks import spawn
+from capture.tracing import Tracing
 from capture.upstream import Engine
 from graph.records import Notice, Weights
 
@@ -59,6 +60,7 @@ class Calls:
         holds: Holds | None = None,
         silence_s: float = 3600.0,
         metrics: Metrics | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """`log` takes the fields of a call's line; without `holds` nobody is ever told to wait by hand.
 
@@ -73,6 +75,7 @@ class Calls:
         self._log = log
         self._custody = Custody(store)
         self._metrics = metrics or Metrics()
+        self._tracing = tracing
         self._tips = Tips()
         self._holds = holds or Holds(store)
         self.pins = Pins(version=self._holds.version)
@@ -304,7 +307,7 @@ class Calls:
         draft.recorder = Recorder(
             draft.request, draft.reader, translator=draft.translator, relay_abort=self._relay_abort
         )
-        return to_engine
+        return to_engine if self._tracing is None else self._tracing.begin(draft, to_engine)
 
     async def enter(self, draft: Draft, engine: Engine) -> Callable[[], None]:
         """Wait for a place at an engine; return what gives it back, to be called once.
@@ -520,6 +523,8 @@ class Calls:
                 live.settle(sampled=draft.status in ("complete", "aborted"))
             live.end(draft.n)
             self._metrics.call(draft)
+            if self._tracing is not None:
+                self._tracing.end(draft)
         if draft.tried is not None:
             live.tries.end(draft.tried, numbers=draft.numbers, complete=draft.status == "complete")
             if delivered is False:

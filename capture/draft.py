@@ -82,6 +82,8 @@ class Draft:
         self.arrival: Arrival | None = None
         # Its engine was held then, and it has not begun there yet.
         self.told_to_wait = False
+        # Where calls are traced (`capture.tracing`).
+        self.span: Any = None
         # A place under the rollout's limit is held for it.
         self.reserved = False
         # An end that didn't come from the engine's reply.

@@ -60,6 +60,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     store: str = "sqlite:///treering.db"
     durability: Literal["process", "power", "none"] = "process"
     workers: int = 1
+    otel: bool = False
     on_store_failure: Literal["relay", "refuse"] = "relay"
     relay_abort: bool = False
     max_body_mib: int = 256
@@ -165,6 +166,13 @@ TABLE: tuple[Setting, ...] = (
         default="process",
         choices=("process", "power", "none"),
         help="What an ended call survives: the process killed, the power cut (a disk flush a group), or neither.",
+    ),
+    Setting(
+        name="otel",
+        kind="yes",
+        default=False,
+        help="Send a span for each call by OpenTelemetry (the extra otel); where to, OTEL_EXPORTER_OTLP_ENDPOINT and its "
+        "like say.",
     ),
     Setting(
         name="workers",
