@@ -28,6 +28,8 @@ class Transport:
     """Requests to one Treering. Raises `ValueError` for an address that is none."""
 
     def __init__(self, url: str, key: str | None, *, timeout_s: float, context: ssl.SSLContext | None = None) -> None:
+        self._made = (url, key, timeout_s)
+        self._own_context = context is not None
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"the control plane's address is like http://127.0.0.1:8401; not {url!r}")
@@ -41,6 +43,15 @@ class Transport:
 
     def __repr__(self) -> str:
         return f"<Transport {self.where}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it as what it was made of: trainers send what they are given to processes of their own.
+
+        Raises `TypeError` for one with a TLS context of its own, which can't be sent.
+        """
+        if self._own_context:
+            raise TypeError("a Client with an SSL context of its own can't be pickled: make it where it is used")
+        return _transport, self._made
 
     def close(self) -> None:
         """Close the idle connections; those in use are closed by who uses them."""
@@ -128,6 +139,10 @@ class Transport:
                 self._idle.append(connection)
                 return
         connection.close()
+
+
+def _transport(url: str, key: str | None, timeout_s: float) -> Transport:
+    return Transport(url, key, timeout_s=timeout_s)
 
 
 def _json(text: bytes, where: str) -> Any:

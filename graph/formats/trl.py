@@ -2,7 +2,8 @@
 
 Written for trl 1.16.0, `trl/experimental/async_grpo/async_rollout_worker.py`: each `sample` has the fields of
 `RolloutSample`; its arrays and `rollout_id` are those of a `TrainingSequence`, as `_chain_to_sequences` makes them of
-the turns of `format=openenv` with a fork threshold of 0, and `tally` is the tally that it returns.
+the turns of `format=openenv` with a fork threshold of 0, and `tally` is the tally that it returns. (Where nothing but a
+reply that is not trained parts two rows, that function joins them: fewer rows there, the same tokens trained.)
 
 Traps
 - One advantage a conversation goes on every row of it and is not divided, and the loss is a mean over tokens. So it has

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
+import ssl
 import subprocess
 import sys
 import urllib.request
@@ -137,6 +139,16 @@ def test_an_address_where_nothing_listens_is_named():
 def test_an_address_that_is_none_is_refused_at_once():
     with pytest.raises(ValueError, match="like http://"):
         Client("127.0.0.1:8401", "k")
+
+
+def test_it_can_be_sent_to_another_process():
+    client = Client("http://127.0.0.1:8401", "the-admin-key", timeout_s=7)
+    again = pickle.loads(pickle.dumps(client))
+    assert repr(again) == repr(client)
+    assert again._transport._headers == client._transport._headers
+    own = Client("https://127.0.0.1:8401", "k", context=ssl.create_default_context())
+    with pytest.raises(TypeError, match="make it where it is used"):
+        pickle.dumps(own)
 
 
 def test_the_key_is_in_no_repr(monkeypatch):
