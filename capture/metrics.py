@@ -43,6 +43,9 @@ FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.
 SLOW = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 """Buckets in seconds of what an engine takes."""
 
+LINKS = ("exact", "drift", "drift_over_threshold", "compaction")
+"""How a step of a main conversation goes on."""
+
 TOKENS = (1, 8, 64, 256, 1024, 4096, 16_384, 65_536)
 """Buckets in tokens of a drift; the fifth is the threshold of `realign`."""
 
@@ -193,6 +196,11 @@ class Metrics:
                 self._histograms[row.name] = Histogram(
                     row.name, row.help, row.labels, buckets=row.buckets, registry=self.registry
                 )
+        # From nothing on, so that the first of each is an increase.
+        for calls in ("none", "some"):
+            self._counters["treering_rollouts_closed_total"].labels(calls)
+        for link in LINKS:
+            self._counters["treering_transitions_total"].labels(link)
         # Engines by the name that calls have: the label; others are guests.
         self.engines: dict[str, str] = {}
         # What each worker sent last, and what those that are gone had counted.

@@ -171,8 +171,8 @@ TABLE: tuple[Setting, ...] = (
         name="otel",
         kind="yes",
         default=False,
-        help="Send a span for each call by OpenTelemetry (the extra otel); where to, OTEL_EXPORTER_OTLP_ENDPOINT and its "
-        "like say.",
+        help="Send a span for each call by OpenTelemetry (the extra otel). Where to is said by the environment: "
+        "OTEL_EXPORTER_OTLP_ENDPOINT and its like.",
     ),
     Setting(
         name="workers",
