@@ -12,18 +12,17 @@ from typing import Any, Literal
 
 import msgspec
 
-from capture import clock, elsewhere, keys, registration
-from capture.errors import ClientError, StoreError, TreeringError
+from capture import clock, elsewhere, keys, verdicts
+from capture.enrolment import Enrolment
+from capture.errors import ClientError, StoreError
 from capture.graphs import Graphs
 from capture.live import Live
 from capture.pinning.memory import Memory
-from capture.reach import Reach, Ways, Wish
+from capture.reach import Reach
 from capture.registration import Defaults, Place
 from capture.store.base import Arrival, Entry, Page, Query, State, Store
-from capture.tasks import spawn
 from graph import graph
 from graph.records import Notice, Stop
-from graph.roles import overruling
 
 Owner = Literal["agent", "tools"]
 """Whose secret one is."""
@@ -64,12 +63,11 @@ class Rollouts:
         of each rollout that this process has closed.
         """
         self._on_closed = on_closed
-        self._unpinnable = unpinnable
         self._store = store
         self._place = place
         self._reach = reach
         self._witness = witness
-        self._defaults = defaults
+        self._enrolment = Enrolment(store, place=place, defaults=defaults, reach=reach, unpinnable=unpinnable)
         self._live: dict[str, Live] = {}
         self._loading: dict[str, asyncio.Lock] = {}
         self._by_secret: dict[bytes, tuple[str, Literal["agent", "tools"]]] = {}
@@ -233,58 +231,12 @@ class Rollouts:
     # What the control plane asks
 
     async def register(self, body: Any, *, key: str | None, digest: str) -> bytes:
-        """Register one rollout or several; return the JSON answer with their secrets.
-
-        `key` is an Idempotency-Key: the same key with the same `digest` (of the body) repeats the first answer. Raises
-        `ClientError`: 422 `invalid_registration` or `idempotency_key_reused`, 409 `id_taken` or `tier_too_low`.
-        """
-        if key is not None and (before := await self._store.answered(key, digest)) is not None:
-            return before
-        news, several = registration.read(body)
-        now = clock.now()
-        places = {engine: await self._place(engine) for engine in {new.engine for new in news}}
-        news = [registration.check(new, places[new.engine]) for new in news]
-        for engine in {new.engine for new in news if (new.tokens or self._defaults.tokens) == "pinned"}:
-            if self._unpinnable is not None and (why := await self._unpinnable(engine)) is not None:
-                raise ClientError(
-                    "pins_unsupported",
-                    f"Prompts can't be pinned at this engine: {why}.",
-                    hint='Register with "tokens": "engine", or see docs/pinned.md for what an engine must do.',
-                    status=409,
-                )
-        ways = await self._reach.lead(
-            [Wish(rollout=str(new.id), agent=new.reach.agent, tools=new.reach.tools) for new in news]
-        )
-        try:
-            made = [
-                registration.register(new, places[new.engine], ways[str(new.id)], self._defaults, now=now, body=digest)
-                for new in news
-            ]
-            answers = [one.answer for one in made]
-            answer = msgspec.json.encode({"rollouts": answers} if several else answers[0])
-        except BaseException:
-            ways.drop()
-            raise
-        adding = self._add([one.entry for one in made], ways, f"{key} {digest}" if key is not None else None, answer)
-        # To its end, though the caller hangs up: what is stored must keep its way.
-        if (error := await asyncio.shield(spawn(adding, name="add rollouts"))) is None:
-            return answer
-        if key is None or error.code != "idempotency_key_raced":
-            raise error
-        first = await self._store.answered(key, digest)
-        return answer if first is None else first
+        """Register one rollout or several (see `Enrolment.register`)."""
+        return await self._enrolment.register(body, key=key, digest=digest)
 
     async def led(self, before: str) -> dict[str, str]:
         """Return the open rollouts registered before a time that were told a tunnel's URL, and that URL."""
-        found: dict[str, str] = {}
-        query: Query | None = Query(state="open")
-        while query is not None:
-            page = await self._store.page(query)
-            for entry in page.entries:
-                if entry.registration.public is not None and entry.rollout.created_at < before:
-                    found[entry.rollout.id] = entry.registration.public
-            query = None if page.next is None else msgspec.structs.replace(query, after=page.next)
-        return found
+        return await self._enrolment.led(before)
 
     async def entry(self, name: str) -> Entry:
         """Return a rollout's entry. Raises `ClientError` 404 `rollout_not_found`."""
@@ -383,70 +335,14 @@ class Rollouts:
         return changed or entry
 
     async def reward(self, name: str, body: Any) -> Entry:
-        """Attach a reward.
-
-        Raises `ClientError`: 404; 422 `invalid_reward` or `unknown_call`; 409 `no_calls` for a number on a rollout
-        without calls, unless `force`.
-        """
-        try:
-            given = msgspec.convert(body, _Reward)
-        except msgspec.ValidationError as error:
-            raise ClientError(
-                "invalid_reward",
-                f"{error}.",
-                status=422,
-                hint='A reward looks like {"reward": 1.0, "per_call": {"<reply id>": 0.5}, "details": {}}.',
-            ) from error
+        """Attach a reward (see `verdicts.reward`)."""
         await self.entry(name)
-        calls = await self._store.calls(name)
-        if isinstance(given.reward, float) and not calls and not given.force:
-            raise ClientError(
-                "no_calls",
-                "This rollout made no calls: a number would train a policy on an agent that never reached it.",
-                hint='See its findings; send null for "ungraded", or "force": true if you mean it.',
-                status=409,
-            )
-        known = {key for call in calls if call.id for key in (call.id, f"{call.id}#{call.choice}")}
-        unknown = sorted(set(given.per_call or ()) - known)
-        if unknown:
-            raise ClientError(
-                "unknown_call",
-                f"No call of this rollout has the id {', '.join(unknown[:5])}.",
-                hint='The key is the reply\'s id as the agent saw it, or "id#choice".',
-                status=422,
-            )
-        fields = {"reward": given.reward, "per_call_rewards": given.per_call, "reward_details": given.details}
-        changes = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
-        changed = await self._store.change(name, changes)
+        changed = await verdicts.reward(self._store, name, body)
         return changed if changed is not None else await self.entry(name)
 
     async def role(self, name: str, body: Any) -> Entry:
-        """Overrule what the graph says a conversation was for; a later verdict takes an earlier one's place.
-
-        Raises `ClientError`: 404; 422 `invalid_role`, or `unknown_conversation`.
-        """
-        try:
-            given = msgspec.convert(body, _Verdict)
-            overruling(given.role)
-        except (msgspec.ValidationError, ValueError) as error:
-            raise ClientError(
-                "invalid_role",
-                f"{error}.",
-                status=422,
-                hint='A verdict looks like {"conversation": 0, "role": "main"}.',
-            ) from error
-        found = {each.n: each for each in (await self.graph(name)).conversations}.get(given.conversation)
-        if found is None:
-            raise ClientError(
-                "unknown_conversation",
-                f"This rollout has no conversation {given.conversation}.",
-                hint="GET …/graph has them, each with its number.",
-                status=422,
-            )
-        # Kept by a call's number, which stays what it is while conversations are numbered anew as calls come.
-        before = (await self.entry(name)).rollout.roles
-        roles = {root: word for root, word in before.items() if root not in found.calls}
-        changed = await self._store.change(name, {"roles": {**roles, found.root: given.role}})
+        """Overrule what the graph says a conversation was for (see `verdicts.role`)."""
+        changed = await verdicts.role(self._store, await self.graph(name), body)
         return changed if changed is not None else await self.entry(name)
 
     async def delete(self, name: str) -> None:
@@ -520,18 +416,6 @@ class Rollouts:
             self._live[name] = live
             self._loading.pop(name, None)
             return live
-
-    async def _add(self, entries: list[Entry], ways: Ways, key: str | None, answer: bytes) -> TreeringError | None:
-        """Add rollouts, and keep their ways; return why that failed."""
-        try:
-            await self._store.add(entries, key=key, answer=answer)
-            ways.keep()
-        except TreeringError as error:
-            return error
-        finally:
-            # Of those that were kept nothing is left to drop.
-            ways.drop()
-        return None
 
     async def _drained(self, live: Live, limit_s: float) -> None:
         async def empty() -> None:
@@ -639,18 +523,6 @@ class Rollouts:
         self._live.pop(live.id, None)
         for secret in (live.entry.secret, live.entry.tools_secret):
             self._by_secret.pop(secret, None)
-
-
-class _Reward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    reward: float | msgspec.UnsetType | None = msgspec.UNSET
-    per_call: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
-    details: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
-    force: bool = False
-
-
-class _Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    conversation: int
-    role: str
 
 
 async def _set(event: asyncio.Event) -> None:

@@ -75,7 +75,9 @@ def test_a_description_that_can_not_be_read_is_a_usage_error():
 
 async def test_a_way_that_is_loopback_after_all_is_warned_of(tmp_path, caplog):
     async with house("scripted", tmp_path) as outer, relayed(outer) as (_, url):
-        outer.appliance.reach = outer.appliance.rollouts._reach = Reach(Settings(tunnel=(f"custom={url}",)))
+        outer.appliance.reach = outer.appliance.rollouts._reach = outer.appliance.rollouts._enrolment._reach = Reach(
+            Settings(tunnel=(f"custom={url}",))
+        )
         outer.appliance._lead()
         for _ in range(2):
             await outer.rollout()
@@ -97,7 +99,9 @@ async def test_a_remote_rollout_gets_an_address_that_was_proved(tmp_path):
         reach = outer.appliance.reach
         assert not reach.set_up
         # The very same, set up with the address that has just come to be.
-        outer.appliance.reach = outer.appliance.rollouts._reach = Reach(Settings(tunnel=(f"custom={url}",)))
+        outer.appliance.reach = outer.appliance.rollouts._reach = outer.appliance.rollouts._enrolment._reach = Reach(
+            Settings(tunnel=(f"custom={url}",))
+        )
         outer.appliance._lead()
         far = await outer.rollout(reach={"agent": "remote", "tools": "local"})
         assert (far["url"], far["tools_url"]) == (url, outer.appliance.data_url)
@@ -137,7 +141,9 @@ async def test_an_address_that_leads_elsewhere_is_an_error_at_registration(tmp_p
 
 async def test_a_lost_tunnel_is_told_to_the_rollouts_on_it(tmp_path):
     async with house("scripted", tmp_path) as outer, relayed(outer) as (server, url):
-        outer.appliance.reach = outer.appliance.rollouts._reach = Reach(Settings(tunnel=(f"custom={url}",)))
+        outer.appliance.reach = outer.appliance.rollouts._reach = outer.appliance.rollouts._enrolment._reach = Reach(
+            Settings(tunnel=(f"custom={url}",))
+        )
         outer.appliance._lead()
         pool = outer.appliance.reach._pool
         pool._ready_s, pool._pause_s = 0.1, 0.0
@@ -170,8 +176,8 @@ async def test_an_agent_that_never_came_through_a_good_tunnel_is_told_so(tmp_pat
 
 async def test_a_group_is_led_in_parts_or_not_at_all(tmp_path):
     async with house("scripted", tmp_path) as outer, relayed(outer) as (server, url):
-        reach = outer.appliance.reach = outer.appliance.rollouts._reach = Reach(
-            Settings(tunnel=(f"custom={url}",), tunnel_multiplex=3)
+        reach = outer.appliance.reach = outer.appliance.rollouts._reach = outer.appliance.rollouts._enrolment._reach = (
+            Reach(Settings(tunnel=(f"custom={url}",), tunnel_multiplex=3))
         )
         outer.appliance._lead()
         made = await outer.rollout(n=8, reach={"agent": "remote"})
@@ -186,7 +192,9 @@ async def test_a_group_is_led_in_parts_or_not_at_all(tmp_path):
 
 async def test_a_registration_that_is_refused_takes_no_way_from_its_namesake(tmp_path):
     async with house("scripted", tmp_path) as outer, relayed(outer) as (_, url):
-        outer.appliance.reach = outer.appliance.rollouts._reach = Reach(Settings(tunnel=(f"custom={url}",)))
+        outer.appliance.reach = outer.appliance.rollouts._reach = outer.appliance.rollouts._enrolment._reach = Reach(
+            Settings(tunnel=(f"custom={url}",))
+        )
         outer.appliance._lead()
         await outer.rollout(id="one")
         refused = await outer.control("POST", "/rollouts", json={"id": "one", "labels": {"a": "b"}}, status=409)
@@ -197,7 +205,9 @@ async def test_a_registration_that_is_refused_takes_no_way_from_its_namesake(tmp
 
 async def test_a_server_that_starts_again_takes_up_who_has_its_address_and_tells_the_others(tmp_path):
     async with house("scripted", tmp_path) as outer, relayed(outer) as (_, url):
-        outer.appliance.reach = outer.appliance.rollouts._reach = Reach(Settings(tunnel=(f"custom={url}",)))
+        outer.appliance.reach = outer.appliance.rollouts._reach = outer.appliance.rollouts._enrolment._reach = Reach(
+            Settings(tunnel=(f"custom={url}",))
+        )
         outer.appliance._lead()
         kept = await outer.rollout(id="kept")
         await outer.rollout(id="local", reach={"agent": "local", "tools": "local"})

@@ -303,8 +303,9 @@ async def test_a_verdict_on_a_rollout_that_is_not_there(rollouts: Rollouts) -> N
 
 async def test_rollouts_at_rest_are_looked_after(rollouts: Rollouts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("capture.rollouts.LOOK_EVERY_S", 0.0)
-    made = await register(rollouts, id="r", ttl_s=0.01)
+    made = await register(rollouts, id="r", ttl_s=60)
     live = await rollouts.admit(made["secret"])
+    monkeypatch.setattr("capture.clock.now", lambda: "2999-01-01T00:00:00.000Z")
     watch = asyncio.ensure_future(rollouts.watch())  # noqa: TID251  ended below
     assert await rollouts.wait("r", until="closed", idle_s=0, timeout_s=10)
     watch.cancel()
