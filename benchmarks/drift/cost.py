@@ -45,8 +45,8 @@ BEGIN, END = "<!-- cost: begin -->\n", "<!-- cost: end -->\n"
 SIZES = (16_000, 100_000)
 TURNS = 12
 """Of a conversation; the first has no parent and is left out."""
-SAMPLED = 384
-"""Tokens of each reply at the real engine: three blocks of its cache on a CPU."""
+SAMPLED = 1024
+"""Tokens of each reply at the real engine: eight blocks of its cache on a CPU."""
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,7 +292,7 @@ def run(argv: Sequence[str]) -> int:
     rows = list(itertools.chain.from_iterable(asyncio.run(at_once(size)) for size in SIZES[: 1 if asked.quick else 2]))
     firsts: list[First] = []
     if not asked.quick:
-        firsts, why = served(turns=8, words=1500)
+        firsts, why = served(turns=8, words=1000)
         if why is not None:
             sys.stderr.write(f"bench: without an engine: {why}\n")
     told = {
