@@ -7,7 +7,8 @@ Each rule is a function of its own; one that finds nothing to save says nothing:
    not the template's, and whatever the agent changed, are not.
 3. *template*: thinking that a template drops stays with the template's own flag, where it has one.
 4. *agent*: a volatile line, a pruned history: the agent's setting, where it is known.
-5. *reason*: of rollouts that are pinned already, what ends each fallback.
+5. *engine*: a reply that ended by another token than the template's: the model's end tokens.
+6. *reason*: of rollouts that are pinned already, what ends each fallback.
 A saving is what would be so if the setting ended all drifts of its causes: an upper bound.
 """
 
@@ -22,7 +23,7 @@ from graph.causes import CAUSES
 from graph.outline import Outline, measure, rows, total
 from graph.records import Drift
 
-Rule = Literal["threshold", "pinned", "template", "agent", "reason"]
+Rule = Literal["threshold", "pinned", "template", "agent", "engine", "reason"]
 
 RENDERED: frozenset[str] = frozenset(
     ("reasoning_stripped", "reasoning_inserted", "arguments_reserialised", "text_retokenised", "turn_boundary")
@@ -43,9 +44,12 @@ SETTINGS: dict[str, str] = {
 }
 """Cause → what to set in an agent."""
 
+ONE_END = "ban the model's other end tokens (`logit_bias`), or leave the template's alone in generation_config.json"
+"""What to set at an engine whose model ends replies in two ways."""
+
 REASONS: dict[str, str] = {
     "stop-string": "send no `stop`: where a reply ends at a stop string, what was sampled beyond it is not known",
-    "end-token-mismatch": "ban the other end tokens of the model (`logit_bias`), or make the template's the only one",
+    "end-token-mismatch": ONE_END,
     "overflow": "raise the engine's context length, or end rollouts earlier (`max_prompt_tokens`)",
     "no-parent": "have the agent keep its history as it was (no pruning, no volatile system text)",
     "other-engine": "keep a rollout at one engine, and update weights between rollouts",
@@ -79,7 +83,7 @@ def advise(outlines: Sequence[Outline], *, template: str | None = None) -> tuple
     """Say what to set, the greatest saving first; `template` is the text of the model's chat template, if known."""
     found = [
         advice
-        for rule in (_threshold, _pinned, lambda given: _template(given, template), _agent, _reasons)
+        for rule in (_threshold, _pinned, lambda given: _template(given, template), _agent, _engine, _reasons)
         for advice in rule(outlines)
     ]
     return tuple(sorted(found, key=lambda one: (-one.saves.rows, -one.saves.transitions, one.rule, one.setting)))
@@ -174,6 +178,12 @@ def _agent(outlines: Sequence[Outline]) -> Iterator[Advice]:
         if cause in present and not (volatile and cause in ("system_changed", "tools_changed")):
             saves = _saving(outlines, (cause,))
             yield Advice(rule="agent", setting=setting, because=CAUSES[cast("Any", cause)], saves=saves)
+
+
+def _engine(outlines: Sequence[Outline]) -> Iterator[Advice]:
+    saves = _saving(outlines, ("end_token",))
+    if saves.transitions:
+        yield Advice(rule="engine", setting=ONE_END, because=CAUSES["end_token"], saves=saves)
 
 
 def _reasons(outlines: Sequence[Outline]) -> Iterator[Advice]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graph.advice import FLAGS, REASONS, SETTINGS, advise
+from graph.advice import ONE_END, FLAGS, REASONS, SETTINGS, advise
 from graph.causes import CAUSES
 from graph.outline import Outline, outline
 
@@ -82,6 +82,13 @@ def test_what_an_agent_does_is_for_the_agent_to_end(cause):
     found = said(chain((60, cause), None))["agent"]
     assert (found.setting, found.because) == (SETTINGS[cause], CAUSES[cause])
     assert (found.saves.transitions, found.saves.rows) == (1, 1)
+
+
+def test_another_end_token_is_for_the_engine_to_ban():
+    found = said(chain((1, "end_token")))
+    assert set(found) == {"engine"}
+    assert found["engine"].setting == ONE_END
+    assert (found["engine"].saves.transitions, found["engine"].saves.rows) == (1, 1)
 
 
 def test_a_volatile_line_is_named_with_the_setting_that_ends_it():
