@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graph.advice import ONE_END, FLAGS, REASONS, SETTINGS, advise
+from graph.advice import FLAGS, ONE_END, REASONS, SETTINGS, advise
 from graph.causes import CAUSES
 from graph.outline import Outline, outline
 
