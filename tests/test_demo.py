@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -244,7 +245,10 @@ def test_an_early_end_leaves_nothing_behind(folder, number):
     with start(folder, "--json") as process:
         assert process.stderr is not None
         assert "starting" in process.stderr.readline()
-        assert len(processes_in(folder)) == 1
+        # It is said before the appliance's process is there to be seen.
+        end = time.monotonic() + LIMIT_S
+        while len(processes_in(folder)) != 1:
+            assert time.monotonic() < end
         process.send_signal(number)
         process.communicate(timeout=LIMIT_S)
     assert process.returncode == 128 + number
