@@ -141,24 +141,48 @@ async def test_what_stands_behind_the_pinned_part_is_the_engines_own_rendering(h
     assert own[-len(tail) :] == tail
 
 
+@pytest.mark.parametrize("vllm", ["sharp"], indirect=True)
 async def test_where_nothing_drifts_replies_are_equal_with_and_without(home: House):
-    # One token a reply, of a text that reads back as that token: what is rendered anew is what was sampled.
-    words = {"structured_outputs": {"choice": ["yes", "no"]}, "seed": 7, "max_tokens": 4}
-    said = {}
-    for tokens in ("engine", "pinned"):
-        rollout = await home.rollout(tokens=tokens)
-        messages = [{"role": "user", "content": "Is it so?"}]
-        said[tokens] = []
-        for turn in range(3):
-            # Thinking is left to the model, so that its generation prompt puts nothing in that is taken out again.
-            call = await say(home, rollout, messages, **words, chat_template_kwargs={"enable_thinking": True})
-            said[tokens].append((call["prompt_ids"], call["sampled_ids"], call["logprobs"]))
-            messages += [reply_of(call), {"role": "user", "content": f"Sure {turn}?"}]
-    same = [a[0] == b[0] for a, b in zip(said["engine"], said["pinned"], strict=True)]
-    assert same[0]
-    for place, equal in enumerate(same):
-        if equal:
-            assert said["engine"][place] == said["pinned"][place]
+    # This model says words, mostly in the ids that the tokeniser gives for them, and nothing cuts thinking out: of ten
+    # conversations some go on id by id as the engine renders them. Those, and no others, are held to the pinned ones.
+    kept = 0
+    for seed in range(10):
+        said: dict[str, list[dict[str, Any]]] = {}
+        for tokens in ("engine", "pinned"):
+            rollout = await home.rollout(tokens=tokens)
+            messages = [{"role": "user", "content": "Is it so?"}]
+            said[tokens] = []
+            for turn in range(3):
+                said[tokens].append(await say(home, rollout, messages, seed=seed, chat_template_kwargs={}))
+                messages += [reply_of(said[tokens][-1]), {"role": "user", "content": f"Sure {turn}?"}]
+        if any(call["link"] != "exact" for call in said["engine"][1:]):
+            continue
+        kept += 1
+        assert all(call["pinned"] == {"kept": 0} for call in said["pinned"][1:])
+        for plain, pinned in zip(said["engine"], said["pinned"], strict=True):
+            for name in ("prompt_ids", "sampled_ids", "logprobs", "finish_reason"):
+                assert plain[name] == pinned[name]
+            assert reply_of(plain) == reply_of(pinned)
+    assert kept >= 2
+
+
+async def test_parallel_calls_chain_and_each_result_has_its_place(home: House):
+    one = CALLS["structured_outputs"]["regex"]
+    rollout = await home.rollout(tokens="pinned")
+    both = {**CALLS, "structured_outputs": {"regex": rf"{one}\n{one}"}, "max_tokens": 96}
+    calls = await turns(home, rollout, 3, **both)
+    assert [len(reply_of(call)["tool_calls"]) for call in calls] == [2, 2, 2]
+    chained(calls)
+    assert await fallbacks(home, rollout) == {}
+
+
+async def test_what_was_sampled_beyond_a_stop_string_is_not_known(home: House):
+    rollout = await home.rollout(tokens="pinned")
+    # Some letter comes before long, whatever a random model says.
+    calls = await turns(home, rollout, 2, stop=list("eaoi"), max_tokens=64)
+    assert calls[0]["reply"]["choices"][0]["stop_reason"] in list("eaoi")
+    assert calls[1]["pinned"] is None
+    assert await fallbacks(home, rollout) == {"stop-string": [1]}
 
 
 async def test_a_branch_from_the_middle_is_pinned_to_where_it_parts(home: House):
