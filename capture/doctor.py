@@ -1,7 +1,8 @@
 """Checks of an installation: each a line with a level and what to do.
 
 Rules:
-- Nothing is changed: no store is made, no migration climbed, no key written; the engine is sent what the probe sends.
+- Nothing is changed: no store is made, no migration climbed, no key written; the engine is sent what the probe sends,
+  and two turns of a conversation.
 - What is said is safe to paste: no key, no secret, and no password of a URL.
 - A check that can't be made says so as a warning; it never passes.
 """
@@ -14,29 +15,32 @@ import os
 import resource
 import shutil
 import socket
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Literal
 from urllib.parse import urlsplit
 
 import apsw
-import msgspec
 
+from capture import database
+from capture.checks import Check
+from capture.checks import fail as _fail
+from capture.checks import ok as _ok
+from capture.checks import warn as _warn
 from capture.client import read_key
 from capture.dialects.chat import Chat
 from capture.errors import TreeringError, UsageError
 from capture.exposure import exposed
-from capture.keys import without_password
 from capture.onboarding import ADAPTERS, engine_key, given_engines
 from capture.probe import probe
+from capture.round_trip import round_trip
 from capture.scripted import load_rules
 from capture.settings import Settings, is_loopback, key_path, parse_address, store_path
 from capture.store.base import FORMAT_VERSION
 from capture.tunnel_trial import attempt
-from capture.upstream import Engine
+from capture.upstream import Engine, whole
 from tunnel.errors import SpecError, TunnelError
 from tunnel.spec import parse
-
-Level = Literal["ok", "warn", "fail"]
 
 ENGINE_S = 90.0
 """For all that is asked of the engine: its identity, and the probe's tiny calls, the first of which may compile."""
@@ -44,38 +48,24 @@ ENGINE_S = 90.0
 SPACE_WARN, SPACE_FAIL = 5 * 2**30, 256 * 2**20
 """Bytes free where the store lies: a day of long rollouts is a few GiB; below the second, a full disk is near."""
 
+SHORT_CONTEXT = 16_384
+"""Tokens: coding agents send some 10,000 before the first turn, tools included."""
+
+SKEW_S = 3.0
+"""Between two machines' clocks, of which one is read to the second."""
+
 DESCRIPTORS = 4_096
 """Two a call in flight (agent and engine), for two thousand at once."""
-
-
-class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """What one check found."""
-
-    name: str
-    level: Level
-    message: str
-    # What to do; empty where there is nothing to.
-    todo: str = ""
 
 
 async def examine(settings: Settings) -> list[Check]:
     """Make all checks, in the order in which to mend what they find."""
     checks = []
-    for check in (_keys, _exposure, _descriptors, _listeners, _store):
+    for check in (_keys, _exposure, _descriptors, _limits, _listeners, _store):
         checks += check(settings)
+    if store_path(settings.store) is None:
+        checks += await database.look(settings.store)
     return checks + await _engines(settings) + await _tunnels(settings)
-
-
-def _ok(name: str, message: str) -> Check:
-    return Check(name=name, level="ok", message=message)
-
-
-def _warn(name: str, message: str, todo: str) -> Check:
-    return Check(name=name, level="warn", message=message, todo=todo)
-
-
-def _fail(name: str, message: str, todo: str) -> Check:
-    return Check(name=name, level="fail", message=message, todo=todo)
 
 
 def _keys(settings: Settings) -> list[Check]:
@@ -130,6 +120,20 @@ def _descriptors(settings: Settings) -> list[Check]:
     return [_warn("descriptors", f"{shown}: about {max(0, soft - 64) // 2} calls at once, then connections fail", todo)]
 
 
+def _limits(settings: Settings) -> list[Check]:
+    """What bounds calls and rollouts here?"""
+    each = -(-settings.max_in_flight // settings.workers)
+    bounds = [f"{settings.max_in_flight} calls at an engine", f"{settings.max_queued} in line", f"{each} a process"]
+    bounds += [f"{name}={value:g} a rollout" for name, value in settings.limits.items()]
+    told = ", ".join(bounds)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Two a call: the agent's connection and the engine's.
+    if soft != resource.RLIM_INFINITY and 2 * each + 64 > soft:
+        todo = f"ulimit -n {2 * each + 1_024}, more --workers, or a lower --max-in-flight"
+        return [_warn("limits", f"{told}; more calls than {soft} descriptors are for", todo)]
+    return [_ok("limits", told)]
+
+
 def _listeners(settings: Settings) -> list[Check]:
     """Are the two addresses free?"""
     checks = []
@@ -162,8 +166,7 @@ def _store(settings: Settings) -> list[Check]:
     """Can the store be written, is there space, is it of a version that we know?"""
     path = store_path(settings.store)
     if path is None:
-        todo = "psql connects with the same URL; the start says what is wrong"
-        return [_warn("store", f"{without_password(settings.store)} is not looked at here", todo)]
+        return []
     folder = path.absolute().parent
     if not folder.is_dir():
         return [_fail("store", f"{folder} is no folder", f"mkdir -p {folder}")]
@@ -266,7 +269,7 @@ async def _answers(engine: Engine, settings: Settings) -> list[Check]:
     if settings.model is not None and settings.model not in who.models:
         todo = "is it the right engine? --model must be one that it serves"
         return [_fail("engine", f"{told}; expected {settings.model}", todo)]
-    checks = [_ok("engine", told)]
+    checks = [_ok("engine", told), *_length(engine), *await _clock(engine)]
     verdict = await probe(engine, Chat(), logprobs_mode=settings.logprobs_mode)
     wanted = settings.require_tier or engine.adapter.require_tier
     shown = f"{verdict.tier}: {verdict.reason}"
@@ -279,4 +282,35 @@ async def _answers(engine: Engine, settings: Settings) -> list[Check]:
         checks.append(_warn("logprobs", "the probe can't tell what they are of", todo))
     else:
         checks.append(_ok("logprobs", verdict.logprobs_mode))
+    if verdict.tier == "train":
+        checks.append(await round_trip(engine, Chat()))
     return checks
+
+
+def _length(engine: Engine) -> list[Check]:
+    """How long may a prompt be?"""
+    length = engine.identity.max_model_len if engine.identity else None
+    if length is None:
+        return []
+    if length < SHORT_CONTEXT:
+        todo = "agents' prompts have 10,000 tokens before the first turn; serve it with a longer context"
+        return [_warn("context", f"{length:,} tokens, prompt and reply together", todo)]
+    return [_ok("context", f"{length:,} tokens, prompt and reply together")]
+
+
+async def _clock(engine: Engine) -> list[Check]:
+    """Do this machine and the engine's agree on the time? Records are read beside the engine's log."""
+    answer = await engine.send("GET", "/v1/models")
+    async with answer:
+        # To its end, so that the connection is of further use.
+        await whole(answer)
+        said = answer.headers.get("Date")
+    try:
+        # It has whole seconds (RFC 9110, 5.6.7).
+        skew = abs((datetime.now(UTC) - parsedate_to_datetime(said or "")).total_seconds())
+    except (TypeError, ValueError):
+        # Not every engine says it.
+        return []
+    if skew > SKEW_S:
+        return [_warn("clock", f"{skew:.0f} s between this machine's and the engine's", "run NTP on both")]
+    return [_ok("clock", f"within {SKEW_S:g} s of the engine's")]

@@ -46,8 +46,8 @@ async def probe(engine: Engine, dialect: Dialect, *, logprobs_mode: LogprobsMode
     adapter = engine.adapter
     ends = set()
     for streamed in (False, True):
-        ask = {**_ASK, "max_tokens": adapter.probe_tokens, "stream": streamed}
-        reader, fault = await _ask(engine, dialect, ask)
+        asked = {**_ASK, "max_tokens": adapter.probe_tokens, "stream": streamed}
+        reader, fault = await ask(engine, dialect, asked)
         fault = fault or adapter.no_ids or _lacks(reader)
         if fault is not None:
             how = "streamed" if streamed else "plain"
@@ -66,7 +66,7 @@ async def probe(engine: Engine, dialect: Dialect, *, logprobs_mode: LogprobsMode
 async def _settle_mode(engine: Engine, dialect: Dialect, prompt: IntArray) -> LogprobsMode:
     """With one allowed token, a processed logprob is 0.0; a raw one is not (seen on vLLM 0.32, both modes)."""
     allowed = [int(prompt[0])]
-    reader, fault = await _ask(engine, dialect, {**_ASK, "max_tokens": 1, "allowed_token_ids": allowed})
+    reader, fault = await ask(engine, dialect, {**_ASK, "max_tokens": 1, "allowed_token_ids": allowed})
     choice = _only(reader)
     if fault is not None or choice is None or choice.logprobs is None or choice.sampled_ids is None:
         return "unknown"
@@ -75,11 +75,10 @@ async def _settle_mode(engine: Engine, dialect: Dialect, prompt: IntArray) -> Lo
     return "processed" if float(choice.logprobs[0]) == 0.0 else "raw"
 
 
-async def _ask(engine: Engine, dialect: Dialect, ask: dict[str, object]) -> tuple[Reader, str | None]:
-    """Send one call; return its reader, and what went wrong as a clause."""
+async def ask(engine: Engine, dialect: Dialect, body: dict[str, object]) -> tuple[Reader, str | None]:
+    """Send one call of no rollout; return its reader, and what went wrong as a clause. Raises `EngineError`."""
     model = engine.models[0] if engine.models else None
-    body = msgspec.json.encode({**({"model": model} if model else {}), **ask})
-    request = dialect.read(body)
+    request = dialect.read(msgspec.json.encode({**({"model": model} if model else {}), **body}))
     reader = engine.adapter.reader(request)
     recorder = Recorder(request, reader)
     sent = join(with_fields(request.fields, engine.adapter.inject(request)))

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 import msgspec
 
 from capture import terminal
+from capture.checks import Check
 from capture.cli import Given
+from capture.colour import LEVELS, Paint
 from capture.commands.store import file_of
-from capture.doctor import Check, examine
+from capture.doctor import examine
 from capture.settings import load
 from capture.store.check import check
 from capture.store.faults import FAULTS, WASTE, Fault, Report
@@ -74,9 +76,10 @@ def _print(given: Given, checks: Sequence[Check], **more: object) -> None:
     if given.arguments["json"]:
         text = msgspec.json.encode({"checks": checks, **more}).decode()
     else:
-        lines = []
+        lines, paint = [], Paint(sys.stdout, os.environ)
         for each in checks:
-            lines.append(f"{each.level:<5} {each.name}: {terminal.clean(each.message)}")
+            level = paint(f"{each.level:<5}", LEVELS.get(each.level))
+            lines.append(f"{level} {each.name}: {terminal.clean(each.message)}")
             if each.todo:
                 lines.append(f"      {terminal.clean(each.todo)}")
         text = "\n".join(lines)

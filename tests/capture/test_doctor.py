@@ -166,3 +166,36 @@ async def test_engines_are_asked_through_a_proxy_only_when_told(settings, monkey
         assert between.asked == []
         assert (await found(settings, engine=(f"vllm={server.url}",), proxy_from_env=True))["engine"].level == "ok"
         assert between.asked
+
+
+async def test_the_limits_and_the_descriptors_that_they_need(settings, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (8_192, 8_192))
+    assert (await found(settings, max_in_flight=1_024, limits={"max_calls": 17.0}))["limits"].message == (
+        "1024 calls at an engine, 4096 in line, 1024 a process, max_calls=17 a rollout"
+    )
+    tight = (await found(settings, max_in_flight=8_192))["limits"]
+    assert (tight.level, "8192 descriptors" in tight.message) == ("warn", True)
+    # Each of several processes has descriptors of its own.
+    assert (await found(settings, max_in_flight=8_192, workers=4))["limits"].level == "ok"
+
+
+async def test_a_template_a_context_and_a_clock_are_looked_at(settings):
+    scripted = ScriptedEngine()
+    url = await scripted.start()
+    try:
+        checks = await found(settings, engine=(f"vllm={url}",))
+    finally:
+        await scripted.close()
+    assert "the reply had reasoning" in checks["template"].message
+    assert {checks[name].level for name in ("context", "clock")} == {"ok"}
+
+
+async def test_clocks_that_disagree(settings, monkeypatch):
+    monkeypatch.setattr(doctor, "parsedate_to_datetime", lambda _: doctor.datetime(2020, 1, 1, tzinfo=doctor.UTC))
+    scripted = ScriptedEngine()
+    url = await scripted.start()
+    try:
+        check = (await found(settings, engine=(f"vllm={url}",)))["clock"]
+    finally:
+        await scripted.close()
+    assert (check.level, check.todo) == ("warn", "run NTP on both")

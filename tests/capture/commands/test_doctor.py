@@ -5,8 +5,8 @@ import json
 import pytest
 
 from capture import cli
+from capture.checks import Check
 from capture.commands import doctor as verb
-from capture.doctor import Check
 
 
 @pytest.fixture(autouse=True)
