@@ -37,6 +37,7 @@ FLAGS = (
 
 # Qwen3's ids.
 _END, _OTHER_END, _THINK, _THOUGHT = "151645", "151643", "151667", "151668"
+_LETTERS = list(range(64, 90))
 _WORDS = r"[a-z]{3,8}( [a-z]{3,8}){2,5}"
 
 
@@ -57,8 +58,8 @@ def forced(asked: Ask) -> Json:
         bias |= {_THINK: 100, _THOUGHT: 100}
         fields["structured_outputs"] = {"regex": rf"<think>\n{_WORDS}\n</think>\n\n{_WORDS}"}
     elif asked.respelt:
-        # Words spelled letter by letter, as a grammar has it: their text is tokenised otherwise.
-        fields["structured_outputs"] = {"regex": "[a-z]{16,24}"}
+        # Words spelled letter by letter: their text is tokenised otherwise.
+        fields |= {"allowed_token_ids": _LETTERS, "max_tokens": 24}
     elif not says["content"]:
         bias[_END] = 100
     return fields

@@ -84,7 +84,13 @@ def agents(rows: Sequence[Row]) -> str:
     """Return the table of recorded agents under the first template."""
     own = [row for row in rows if row.agent != "chat"]
     first = next((row.template for row in own), None)
-    return _table([row for row in own if row.template == first], ("agent", "scenario", "mode"))
+    shown = [row for row in own if row.template == first]
+    again = [row for row in shown if row.mode == "rerender"]
+    right, turns = sum(row.exact for row in again), sum(row.transitions for row in again)
+    return (
+        f"{_table(shown, ('agent', 'scenario', 'mode'))}\nRendering again gave the engine's own prompt for {right} of"
+        f" {turns} calls of these agents.\n"
+    )
 
 
 def matrix(rows: Sequence[Row]) -> str:
