@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from capture.errors import ClientError, StoreError
-from capture.store.base import Delta, EngineState, Query, Spool, State
+from capture.store.base import Delta, EngineState, Query, Spool, State, Telling
 from graph.records import Notice
 from tests.capture.processes.pairs import PairedStore
 from tests.capture.store.samples import NOW, call, ended, entry, ids, listed, logprobs, plain, request
@@ -160,3 +160,17 @@ async def test_without_its_supervisor_it_is_a_store_that_failed(store):
     assert "gone" in store.failure
     with pytest.raises(StoreError):
         store.notice("r", Notice(code="x"))
+
+
+async def test_what_happened_is_told_over_a_channel_as_the_store_tells_it(store):
+    await store.tell([Telling(at=NOW, name="engine", data={"engine": "e", "healthy": False})])
+    registered, told = await store.events("0")
+    assert (registered.name, registered.rollout) == ("rollout.registered", "r")
+    assert (told.name, told.data) == ("engine", {"engine": "e", "healthy": False})
+    assert await store.events(registered.id, limit=5) == [told]
+    assert await store.events("0", rollout="r") == [registered]
+    assert await store.newest_event() == told.id
+    with pytest.raises(ClientError) as caught:
+        await store.events("999")
+    assert caught.value.status == 410
+    assert await store.drop_events("2020-01-01T00:00:00.000Z") is False
