@@ -38,6 +38,9 @@ def with_parts(page: str, told: Mapping[str, Any]) -> str:
 SHOWN = ("qwen3-2507: tool loop", "qwen3: tool loop")
 """The example, the one that is there first."""
 
+BEHIND = 10
+"""Ids shown from the break on."""
+
 
 def example(examples: Mapping[str, Json]) -> str:
     """Return one break as a table: what the engine had, and what it renders of the same conversation."""
@@ -54,7 +57,7 @@ def example(examples: Mapping[str, Json]) -> str:
     )
     heads = "| position | prompt and reply of the first call | | prompt of the second | |\n|---:|---:|---|---:|---|\n"
     lines = [f"{said}\n\n", heads]
-    for place in range(max(len(found["had"]), len(found["rendered"]))):
+    for place in range(min(max(len(found["had"]), len(found["rendered"])), at - begins + BEHIND)):
         cells = []
         for side in ("had", "rendered"):
             if place < len(found[side]):

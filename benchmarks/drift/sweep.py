@@ -129,7 +129,7 @@ def sweep(renderings: Renderings, templates: Iterable[Template] = tuple(TEMPLATE
 
 
 def table(judged: Sequence[Judged]) -> str:
-    """Return the table in Markdown: a line a template."""
+    """Return the table in Markdown, a line a template, and a sentence on all."""
     lines = [
         f"| template | tokeniser | right, of {len(TURNS)} | wrong | fell back, and why |\n",
         "|---|---|---:|---:|---|\n",
@@ -142,6 +142,11 @@ def table(judged: Sequence[Judged]) -> str:
         tokenizer = f"{template.tokenizer}, standing in" if template.stands_in else template.tokenizer
         why = ", ".join(f"{reason} {n}" for reason, n in sorted(reasons.items()))
         lines.append(f"| {name} | {tokenizer} | {counted['right']} | {counted['wrong']} | {why} |\n")
+    possible = [one for one in judged if one.possible]
+    found = sum(one.verdict == "right" for one in possible)
+    lines.append(
+        f"\nOf {len(judged)} turns {len(possible)} have a right answer by the yardstick; {found} were found.\n"
+    )
     return "".join(lines)
 
 
