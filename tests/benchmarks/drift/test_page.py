@@ -8,10 +8,10 @@ import xml.etree.ElementTree as ET
 import msgspec
 import pytest
 
-from benchmarks.drift import agents, page, plot
+from benchmarks.drift import agents, command, cost, page, plot
 from benchmarks.drift.command import drifting, dumped
 from benchmarks.drift.rows import Case, Compared, Row, nothing, of_rerendered, rerendered
-from capture.trial.scenarios import Ask, said, user
+from capture.trial.scenarios import SCENARIOS, Ask, said, user
 from tests.benchmarks.drift.small import CHATML, Small
 
 CASE = Case(scenario="plain chat", template="t", agent="chat", served_by="template alone")
@@ -139,3 +139,16 @@ def test_recorded_agents_are_played_call_by_call():
             [call for call in record.calls if call.status == "complete" and call.reply is not None]
         )
         assert all(one.says["role"] == "assistant" for one in asked)
+
+
+def test_the_documentation_has_the_last_run():
+    told = json.loads(command.DATA.read_text())
+    written = command.PAGE.read_text()
+    assert page.with_parts(written, told) == written
+    rows = [msgspec.convert(one, Row) for one in told["rows"]]
+    assert drifting(rows) == []
+    # Every scenario is there, under real templates alone and at the real engine.
+    for served in ({"template alone"}, {one.served_by for one in rows} - {"template alone"}):
+        assert {one.scenario for one in rows if one.served_by in served and one.agent == "chat"} == set(SCENARIOS)
+    costs = json.loads(cost.DATA.read_text())
+    assert cost.with_section(cost.PAGE.read_text(), costs) == cost.PAGE.read_text()
