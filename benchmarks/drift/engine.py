@@ -32,6 +32,8 @@ FLAGS = (
     *("--served-model-name", "tiny", "--max-model-len", "4096", "--dtype", "float32", "--enforce-eager"),
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"),
     *("--structured-outputs-config", '{"enable_in_reasoning": true}', "--trust-request-chat-template"),
+    # Pinned by `…/render`; the tests' own engine has `/tokenize` alone.
+    "--enable-scale-out",
     *("--logprobs-mode", "processed_logprobs", "--disable-uvicorn-access-log"),
 )
 
