@@ -237,8 +237,8 @@ async def test_an_address_that_answers_and_is_not_ours_is_never_given_out(frpc, 
 async def test_a_client_that_dies_is_a_lost_tunnel_on_the_rollouts_that_had_it(frpc, tmp_path):
     made = []
     async with house("scripted", tmp_path) as home:
-        reach = home.appliance.reach = home.appliance.rollouts._reach = Reach(
-            Settings(tunnel=("gradio=127.0.0.1:7000",))
+        reach = home.appliance.reach = home.appliance.rollouts._reach = home.appliance.rollouts._enrolment._reach = (
+            Reach(Settings(tunnel=("gradio=127.0.0.1:7000",)))
         )
         reach._specs = [spoilt(frpc, "dies", tmp_path, made)]
         home.appliance._lead()
