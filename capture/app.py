@@ -44,7 +44,7 @@ from capture.tasks import spawn
 from capture.tracing import Tracing
 from capture.upstream import HEADER_LIMIT, Engine
 from graph.records import Notice
-from tunnel.base import Local
+from tunnel.base import Local, url_at
 
 if TYPE_CHECKING:
     from capture.scripted import ScriptedEngine
@@ -170,7 +170,7 @@ class Appliance:
             if self.keeps_house and (policy := self._policy()).on:
                 sweeping = retention.watch(self.store, policy, drop=self.rollouts.delete)
                 self._watches.append(spawn(sweeping, name="drop what is old"))
-        except BaseException:
+        except BaseException:  # cancelled or not, nothing is left running
             await self.close()
             raise
 
@@ -231,7 +231,7 @@ class Appliance:
                 url = await self._start_scripted(where) if kind == "scripted" else where
                 assert url is not None
                 engines.append(await onboard(settings, kind, url, wait_s=settings.engine_wait))
-        except BaseException:
+        except BaseException:  # cancelled or not, no engine stays open
             for engine in engines:
                 await engine.close()
             raise
@@ -283,7 +283,7 @@ class Appliance:
         parts = urlsplit(self.data_url)
         assert parts.port is not None
         self.reach.start(
-            Local(host=host or "0.0.0.0", port=parts.port, scheme=parts.scheme),  # noqa: S104  where it listens, not a bind
+            Local(host=host, port=parts.port, scheme=parts.scheme),
             url=self.data_url,
             loopback=is_loopback(host),
             nonce=self.nonce,
@@ -496,8 +496,8 @@ class Appliance:
 def shown_url(address: str, port: int, *, tls: bool = False) -> str:
     """Return the URL of a listener on `address`, for people; `port` is the one that it got."""
     host, _ = parse_address(address)
-    shown = f"[{host}]" if ":" in host else "127.0.0.1" if host in ("", "0.0.0.0") else host  # noqa: S104  a comparison, not a bind
-    return f"{'https' if tls else 'http'}://{shown}:{port}"
+    shown = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104  a comparison, not a bind
+    return url_at(shown, port, scheme="https" if tls else "http")
 
 
 def _json(body: bytes) -> web.Response:

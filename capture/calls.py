@@ -338,7 +338,7 @@ class Calls:
         if engine.doubted:
             try:
                 await engine.recognise()
-            except BaseException:
+            except BaseException:  # cancelled or not, the place is given back
                 queue.leave(place)
                 raise
         self._met(draft, engine)

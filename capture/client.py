@@ -22,7 +22,8 @@ import msgspec
 from capture import certificates
 from capture.errors import ClientError, EngineError, StoreError, TreeringError, UsageError
 from capture.keys import without_password
-from capture.settings import Settings, is_key, key_path, parse_address
+from capture.settings import Settings, is_key, is_wildcard, key_path, parse_address
+from tunnel.base import url_at
 
 TIMEOUT_S = 60.0
 """For one answer; a request that itself waits on the server adds its own time."""
@@ -210,10 +211,9 @@ def is_private(path: Path) -> bool:
 def control_url(settings: Settings) -> str:
     """Return the address of a control plane of these settings, as seen from this machine."""
     host, port = parse_address(settings.admin_listen)
-    if host in ("0.0.0.0", "::"):  # noqa: S104 -- compared, not bound: every interface has loopback
-        host = "127.0.0.1"
-    scheme = "http" if settings.tls_cert is None else "https"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    # Every interface has loopback.
+    host = "127.0.0.1" if is_wildcard(host) else host
+    return url_at(host, port, scheme="http" if settings.tls_cert is None else "https")
 
 
 def client(settings: Settings, url: str | None) -> Client:

@@ -75,7 +75,7 @@ class Custody:
         except TimeoutError:
             spawn(self._until_taken(size), name=f"wait for what the store was handed of {rollout}")
             raise StoreError("store_failed", f"{self._store.where} did not take a record in {FINISH_S:g} s.") from None
-        except BaseException:
+        except BaseException:  # cancelled or not, it is counted no more
             self.give(size)
             raise
         self.give(size)

@@ -65,7 +65,7 @@ class Enrolment:
             ]
             answers = [one.answer for one in made]
             answer = msgspec.json.encode({"rollouts": answers} if several else answers[0])
-        except BaseException:
+        except BaseException:  # whatever fails, the tunnels' places go back
             ways.drop()
             raise
         adding = self._add([one.entry for one in made], ways, f"{key} {digest}" if key is not None else None, answer)

@@ -25,7 +25,7 @@ from aiohttp.typedefs import Middleware
 
 from capture import answers, keys, listener
 from capture.errors import CaptureError, ClientError, TreeringError
-from capture.settings import is_loopback
+from capture.settings import is_loopback, is_wildcard
 from capture.throttle import Throttle
 
 _log = logging.getLogger("treering")
@@ -179,7 +179,7 @@ def is_ours(host: str, listen_host: str) -> bool:
         return False
     if is_loopback(name) or name == listen_host.lower():
         return True
-    if listen_host in ("0.0.0.0", "::"):  # noqa: S104 -- compared, not bound
+    if is_wildcard(listen_host):
         # An address can't be rebound, a name can: of names only this machine's own.
         return _is_address(name) or name == socket.gethostname().lower()
     return False

@@ -28,7 +28,7 @@ class Offline:
     def __enter__(self) -> Offline:
         try:
             self._runner.run(self._store.open())
-        except BaseException:
+        except BaseException:  # whatever fails, the loop goes
             self._runner.close()
             raise
         return self

@@ -64,7 +64,7 @@ async def onboard(settings: Settings, kind: str, url: str, *, wait_s: float = 0.
                 f"The engine at {engine.url} is not good enough to train on: {engine.tier_reason}.",
                 hint="Serve a newer one, or say --require-tier eval if text alone is enough.",
             )
-    except BaseException:
+    except BaseException:  # cancelled or not, nothing stays open
         await engine.close()
         raise
     return engine

@@ -139,7 +139,7 @@ class Passage:
         except TreeringError as error:
             self.said.fail(error)
             raise
-        except Exception:
+        except Exception:  # ours, whatever it is: the call must still end, in the record and for who follows
             await self._fail()
             raise
 

@@ -147,7 +147,7 @@ class Queue:
             if not _given(waiter):
                 self._line.leave(call, waiter)
                 raise self._busy(f"no place became free within {wait_s:g} s") from None
-        except BaseException:
+        except BaseException:  # one that leaves the line, cancelled or not, gives its place to the next
             if _given(waiter):
                 self.leave(call)
             self._line.leave(call, waiter)

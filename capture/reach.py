@@ -154,7 +154,7 @@ class Reach:
                 for start in range(0, len(names), self._multiplex):
                     some = names[start : start + self._multiplex]
                     held.append((await self._pool.acquire(len(some)), some))
-            except BaseException as error:
+            except BaseException as error:  # cancelled or not, all that was held is given back
                 for hold, _ in held:
                     hold.drop()
                 if isinstance(error, TunnelError):

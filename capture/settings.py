@@ -429,6 +429,11 @@ def is_key(text: str) -> bool:
     return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
+def is_wildcard(host: str) -> bool:
+    """Say whether a listener on `host` is on every interface, and so at no address that has a name."""
+    return host in ("0.0.0.0", "::")  # noqa: S104 -- compared, not bound
+
+
 def is_loopback(host: str) -> bool:
     """Say whether a listener on `host` can be reached from this machine alone."""
     # Not by how it begins: 127.0.0.1.example is a name like any other.

@@ -79,7 +79,7 @@ class Gradio:
         except TunnelError as error:
             await self.close()
             raise TunnelError(error.message, hint=_hint("\n".join(error.lines)), lines=error.lines) from None
-        except BaseException:
+        except BaseException:  # cancelled or not, no client stays
             await self.close()
             raise
 

@@ -249,7 +249,7 @@ class Pool:
     async def _proved(self, hold: Hold) -> Hold:
         try:
             hold.proved(await self._work(self._ready(hold.place), "give a tunnel"))
-        except BaseException:
+        except BaseException:  # cancelled or not, nothing is held
             hold.drop()
             raise
         return hold
@@ -292,7 +292,7 @@ class Pool:
                 # No descriptor, no memory for a process: as any other failure, it may be better in a moment.
                 raise TunnelError(f"{tunnel.name} can't be started: {error.strerror or error}") from error
             await carried(self._prober, tunnel, url, limit_s=self._ready_s)
-        except BaseException:
+        except BaseException:  # cancelled or not, no tunnel stays
             self._open.remove((place, tunnel))
             await _closed(tunnel)
             raise

@@ -91,7 +91,7 @@ class Ssh:
         except TunnelError as error:
             await self.close()
             raise TunnelError(error.message, hint=_hint(error.lines), lines=error.lines) from None
-        except BaseException:
+        except BaseException:  # cancelled or not, no ssh stays
             await self.close()
             raise
         host = self._where.rpartition("@")[2]

@@ -11,7 +11,8 @@ from capture import agents
 from capture.cli import Given
 from capture.client import client, segment
 from capture.errors import ClientError
-from capture.settings import is_loopback, parse_address
+from capture.settings import is_loopback, is_wildcard, parse_address
+from tunnel.base import url_at
 
 
 def opencode(given: Given) -> int:
@@ -82,7 +83,5 @@ def _show(given: Given, recipe_of: Callable[..., agents.Recipe]) -> int:
 
 def _base_url(given: Given) -> str:
     host, port = parse_address(given.settings.listen)
-    if host in ("0.0.0.0", "::") or is_loopback(host):  # noqa: S104 -- compared, not bound
-        host = "127.0.0.1"
-    scheme = "http" if given.settings.tls_cert is None else "https"
-    return f"{scheme}://[{host}]:{port}/v1" if ":" in host else f"{scheme}://{host}:{port}/v1"
+    host = "127.0.0.1" if is_wildcard(host) or is_loopback(host) else host
+    return f"{url_at(host, port, scheme='http' if given.settings.tls_cert is None else 'https')}/v1"

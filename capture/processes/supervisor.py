@@ -310,7 +310,7 @@ class _Slot:
                 pass_fds=files,
                 env=_environment(),
             )  # fmt: skip
-        except BaseException:
+        except BaseException:  # a worker that was begun and can't be reached must not stay, cancelled or not
             channel.close()
             raise
         finally:
@@ -327,7 +327,7 @@ class _Slot:
                 if not ready.done():
                     raise _failed(self._number, _how(process.returncode))
                 ready.result()
-        except BaseException as error:
+        except BaseException as error:  # none that isn't ready outlives its start, cancelled or not
             if process.returncode is None:
                 process.kill()
             await self._end(life)

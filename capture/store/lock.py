@@ -38,7 +38,7 @@ class Lock:
                 f"{self._store} is in use by {who}",
                 hint="stop the other Treering, or give --store another path",
             ) from None
-        except BaseException:
+        except BaseException:  # whatever fails, the descriptor goes
             os.close(file)
             raise
         os.ftruncate(file, 0)

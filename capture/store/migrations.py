@@ -274,7 +274,7 @@ def climb(db: apsw.Connection) -> int:
             db.execute(step)
             db.execute(f"PRAGMA user_version = {rung}")
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        except BaseException:
+        except BaseException:  # whatever fails, the file stays as it was
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise

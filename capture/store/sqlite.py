@@ -419,7 +419,7 @@ class SqliteStore:
             self._lock.take()
             try:
                 return self._connect()
-            except BaseException:
+            except BaseException:  # whatever fails, the lock goes
                 self._lock.free()
                 raise
         except apsw.FullError as error:
@@ -456,7 +456,7 @@ class SqliteStore:
             db.execute("BEGIN IMMEDIATE")
             self.recovered = tuple(writes.recover(db))
             db.execute("COMMIT")
-        except BaseException:
+        except BaseException:  # whatever fails, the connection goes
             db.close()
             raise
         return db

@@ -256,7 +256,7 @@ class Writer:
                 break
         try:
             self._commit(db, ops)
-        except BaseException as error:
+        except BaseException as error:  # whatever it was, all that wait are told
             # Said before it is told: who hears of it may look at `failure` at once.
             _log.critical("the writer of %s died", self._where, exc_info=True)
             self.failure = f"the writer of {self._where} died: {error!r}"

@@ -200,7 +200,7 @@ class Link:
             found = await schema.version(db)
             if found != schema.VERSION:
                 raise StoreError("store_failed", f"{self.address.shown} was emptied while it was in use")
-        except BaseException:
+        except BaseException:  # cancelled in the middle, a connection is no more good
             await discard(db)
             raise
 

@@ -139,7 +139,7 @@ class PostgresStore:
             await self._bury(db)
             self._identity = await _identity(db)
             self._pool = await self._link.pool()
-        except BaseException as error:
+        except BaseException as error:  # cancelled or not, no connection stays
             await link.discard(db)
             if isinstance(error, Exception):
                 raise self._failed(error, "opened") from error
@@ -252,7 +252,7 @@ class PostgresStore:
 
         try:
             return await self._ask(ask)
-        except BaseException:
+        except BaseException:  # cancelled or not, its number may have been given out
             # It may have its number all the same; nobody will ever end that call.
             self._doubtful.append(token)
             raise

@@ -222,7 +222,7 @@ class Writer:
                 self._settle(ops)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:
+        except BaseException as error:  # told before it ends, whatever it was, a cancellation too
             _log.critical("the writer of %s died", self._where, exc_info=True)
             self.failure = f"the writer of {self._where} died: {error!r}"
             raise
@@ -306,12 +306,12 @@ class Writer:
             await db.execute("BEGIN")
             result = await work(db)
             name = await db.fetchval("SELECT pg_current_xact_id_if_assigned()::text")
-        except BaseException:
+        except BaseException:  # cancelled or not, nothing of a transaction stays
             await self._roll_back(db)
             raise
         try:
             await db.execute("COMMIT")
-        except BaseException:
+        except BaseException:  # in doubt, cancelled or not, until it is asked for
             await self._hang_up()
             if name is None or not await self._is_committed(name):
                 raise
