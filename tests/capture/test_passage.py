@@ -370,12 +370,13 @@ async def test_a_reader_that_takes_nothing_slows_its_own_engine_and_nobody_else(
     """Of a stream without end little is taken in, and other calls are served meanwhile."""
     sent = 0
     piece = event(chunk(5, text="x" * 2**16))
-    gone = asyncio.Event()
+    begun, gone = asyncio.Event(), asyncio.Event()
 
     async def endless(request: web.Request) -> web.StreamResponse:
         nonlocal sent
         if not (await request.json()).get("stream"):
             return web.json_response(whole(IDS))
+        begun.set()
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         await response.write(STREAM[0])
@@ -395,6 +396,8 @@ async def test_a_reader_that_takes_nothing_slows_its_own_engine_and_nobody_else(
         writer.write(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         before = -1
         async with asyncio.timeout(30):
+            # The stream is call 0: others come behind it.
+            await begun.wait()
             while sent != before or not sent:
                 before = sent
                 # Others are served all the while, as quickly as ever.

@@ -3,7 +3,8 @@
 Right is a rollout of which everything is: each conversation's role and kind, which call started it, every call's link
 and parent, what a compaction carries, and which calls are tries of one request. `drawn` draws by seed, so that a wrong
 one can be drawn again. Hypothesis puts words of the project's own modules into texts, of those that happen to be
-loaded: that is turned off here, or each change of any module would draw other rollouts.
+loaded, and remembers them: both are turned off here, or each change of any module, and each test that ran before, would
+draw other rollouts.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ def batch(number: int, count: int) -> list[Story]:
     def draw(story: Story) -> None:
         found.append(story)
 
-    with mock.patch.object(providers, "_get_local_constants", return_value=NO_WORDS):
+    with (
+        mock.patch.object(providers, "_get_local_constants", return_value=NO_WORDS),
+        mock.patch.object(providers, "CONSTANTS_CACHE", providers.LRUCache(1024)),
+    ):
         draw()
     return found
 

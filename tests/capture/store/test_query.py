@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import apsw
 import pytest
 
@@ -13,3 +15,32 @@ def test_rows_one_row_one_value():
     with pytest.raises(LookupError):
         query.value(db, "SELECT 1 WHERE 0")
     db.close()
+
+
+class Held:
+    """A connection whose cursors somebody else holds, as whoever lists all objects does."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self.db = db
+        self.cursors: list[apsw.Cursor] = []
+
+    def execute(self, sql: str, bindings: tuple = ()) -> apsw.Cursor:
+        self.cursors.append(self.db.execute(sql, bindings))
+        return self.cursors[-1]
+
+
+def test_a_first_row_leaves_no_statement_open_whoever_holds_its_cursor(tmp_path: Path):
+    """Else the reader sees this moment for ever, and the writer can't commit."""
+    writer, reader = (Held(apsw.Connection(str(tmp_path / "db"))) for _ in range(2))
+    writer.db.execute("PRAGMA journal_mode = WAL")
+    writer.db.execute("CREATE TABLE t (x)")
+    for n in (1, 2):
+        reader.db.execute("BEGIN")
+        assert query.value(reader, "SELECT count(*) FROM t UNION ALL VALUES (-1)") == n - 1
+        reader.db.execute("ROLLBACK")
+        writer.db.execute("BEGIN IMMEDIATE")
+        assert query.first(writer, "INSERT INTO t VALUES (?) RETURNING x", (n,)) == (n,)
+        writer.db.execute("COMMIT")
+    assert len(reader.cursors) == len(writer.cursors) == 2
+    reader.db.close()
+    writer.db.close()
