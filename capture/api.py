@@ -28,6 +28,7 @@ from capture import (
     openapi,
     parquet,
     resume,
+    site,
 )
 from capture.errors import ClientError, TreeringError
 from capture.reach import Reach
@@ -99,6 +100,7 @@ def routes(appliance: Appliance) -> list[web.RouteDef]:
         *events.routes(appliance),
         *metrics.routes(appliance),
         *openapi.routes(appliance),
+        *site.routes(),
         web.get("/health", api.health),
         web.get("/ready", api.ready),
     ]

@@ -6,7 +6,7 @@ Rules, in order:
    carries that site's name here, and is refused before any key is looked at.
 2. `Origin`, where there is one, must be this very listener: browsers send it, and no other site's page has business
    here.
-3. The admin key, compared in constant time, for every path but `/health` and `/ready`, known or not: what exists is
+3. The admin key, compared in constant time, for every path but `OPEN_PATHS`, known or not: what exists is
    told to nobody without it. Wrong keys are throttled by address; a right one is never refused (`capture.throttle`).
 4. Every answer says how a browser may treat it (`HEADERS`): one policy, the strictest that the page can live with.
 """
@@ -31,8 +31,9 @@ from capture.throttle import Throttle
 _log = logging.getLogger("treering")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-OPEN_PATHS = ("/health", "/ready")
-"""Answered without a key: load balancers and health checks ask, and they hold none."""
+OPEN_PATHS = ("/health", "/ready", "/", "/page/*")
+"""Answered without a key: load balancers and health checks ask, and they hold none; and a browser asks for the page's
+own files before it knows of a key. A star stands for one name."""
 
 HEADERS = {
     # Our own files alone: no inline script or style, nothing of another site's, no frame around it, no form.
@@ -73,7 +74,7 @@ def errors() -> Middleware:
             unexpected = CaptureError("internal", "Treering failed at this request.", hint="Its log says more.")
             response = answers.failure(request, unexpected)
         if not response.prepared:
-            response.headers.update(HEADERS)
+            _put_headers(response)
         return response
 
     return middleware
@@ -82,7 +83,7 @@ def errors() -> Middleware:
 async def protect(request: web.BaseRequest, response: web.StreamResponse) -> None:
     """Put `HEADERS` on an answer, just before its head leaves (aiohttp's signal): on one that is streamed, too."""
     del request
-    response.headers.update(HEADERS)
+    _put_headers(response)
     # aiohttp says here what we are made of, and in which version.
     response.headers.popall("Server", None)
 
@@ -122,7 +123,7 @@ def admin_key(key: Callable[[], str | None]) -> Middleware:
         wanted = key()
         if wanted is None:
             listener.prove(request)
-        elif request.path not in OPEN_PATHS:
+        elif not is_open(request.path):
             scheme, _, shown = request.headers.get("Authorization", "").partition(" ")
             given = shown.strip() if scheme.lower() == "bearer" else ""
             if not keys.same(given, wanted):
@@ -131,6 +132,20 @@ def admin_key(key: Callable[[], str | None]) -> Middleware:
         return await handler(request)
 
     return middleware
+
+
+def is_open(path: str) -> bool:
+    """Say whether a path is answered without a key."""
+    folder, _, name = path.rpartition("/")
+    return path in OPEN_PATHS or (bool(name) and f"{folder}/*" in OPEN_PATHS)
+
+
+def _put_headers(response: web.StreamResponse) -> None:
+    """Put `HEADERS` on an answer; how long it may be kept is its route's to say, where that says so."""
+    kept = response.headers.get("Cache-Control")
+    response.headers.update(HEADERS)
+    if kept is not None:
+        response.headers["Cache-Control"] = kept
 
 
 def _shown(name: str) -> str:
