@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, note, settings
 from tests.graph.stories import GOAL, Tally, drawn
 from tests.graph.told import Story, stories
 
-COUNT = 200
+COUNT = 400
 
 
 def test_almost_all_are_right():

@@ -1,0 +1,6 @@
+import { fill, h } from "./dom.js";
+
+export async function show(root, params, ctx) {
+  ctx.title("tokens");
+  fill(root, h("p.notice", "To be written."));
+}
