@@ -13,6 +13,8 @@
     real-schemathesis  what asks the appliance by its own OpenAPI document
     real-trainers  the trainers' libraries, which judge our exports (bin/trainers.py)
     real-templates other models' tokenisers with their chat templates (bin/templates.py)
+    real-pythons   the Pythons that a release is for, with the project's dependencies (bin/pythons.py)
+    real-deploy    linters of what lies in deploy/
 
 Rules
 1. Nothing changed, nothing done: each environment has a stamp, the digest of all that it was made from; equal stamps
@@ -51,11 +53,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 # Started as a script, this file has its own folder before it, and not the clone.
 sys.path.append(str(ROOT))
-from bin import templates, trainers  # noqa: E402 - only now can they be found
+from bin import pythons, templates, trainers  # noqa: E402 - only now can they be found
 
 VENV = ROOT / ".venv"
 REAL = ROOT / ".real"
 PROJECT = ROOT / "pyproject.toml"
+# The version, of both distributions: an editable install has it as it was when it was made.
+RELEASE = ROOT / "client" / "VERSION"
 VERSIONS = ROOT / "tests" / "versions.toml"
 TINY_MODEL = ROOT / "tests" / "real" / "tiny_model.py"
 # Folder in .real → what the model's writer is told.
@@ -86,8 +90,11 @@ PYTHON_AGENTS: dict[str, tuple[tuple[int, int] | None, str]] = {
     "harbor": ((3, 12), "harbor"),
 }
 
-# What asks the appliance by its own OpenAPI document; as an agent's.
-PYTHON_TOOLS: dict[str, tuple[tuple[int, int] | None, str]] = {"schemathesis": (None, "schemathesis")}
+# What asks the appliance by its own OpenAPI document, and linters of what lies in deploy/; as an agent's.
+PYTHON_TOOLS: dict[str, tuple[tuple[int, int] | None, str]] = {
+    "schemathesis": (None, "schemathesis"),
+    "deploy": (None, "kubernetes-validate"),
+}
 PYTHON_PROGRAMS = PYTHON_AGENTS | PYTHON_TOOLS
 
 # Where the CPU build of torch is, when pip and uv are not told otherwise: it is not on the public index.
@@ -294,7 +301,9 @@ def set_up_project(*wanted: str) -> None:
     def key() -> str:
         # pyvenv.cfg holds the Python's version; ROOT, since an environment cannot be moved.
         python = (VENV / "pyvenv.cfg").read_text() if (VENV / "bin" / "python").exists() else "none"
-        return digest(PROJECT, VERSIONS if "test" in extras() else "ranges", str(ROOT), python, sorted(extras()))
+        return digest(
+            PROJECT, RELEASE, VERSIONS if "test" in extras() else "ranges", str(ROOT), python, sorted(extras())
+        )
 
     def build() -> None:
         names = extras()
@@ -465,6 +474,7 @@ PARTS: dict[str, Callable[[], None]] = {
     **{f"real-{name}": functools.partial(set_up_python_agent, name) for name in PYTHON_PROGRAMS},
     **trainers.parts(sys.modules[__name__]),
     **templates.parts(sys.modules[__name__]),
+    **pythons.parts(sys.modules[__name__]),
 }
 # A name for several parts. One that cannot be had does not keep the others away.
 GROUPS = {
