@@ -23,6 +23,7 @@ from capture import certificates
 from capture.errors import ClientError, EngineError, StoreError, TreeringError, UsageError
 from capture.keys import without_password
 from capture.settings import Settings, is_key, is_wildcard, key_path, parse_address
+from capture.version import version
 from tunnel.base import url_at
 
 TIMEOUT_S = 60.0
@@ -111,7 +112,7 @@ class Client:
         """Send a request; return the connection, to be closed, and the answer, of which the headers have come."""
         given = {name: item for name, item in (query or {}).items() if item is not None}
         target = self._prefix + path + ("?" + urlencode(given, doseq=True) if given else "")
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": "application/json", "User-Agent": f"treering/{version().partition(' ')[0]}"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         data = None

@@ -15,6 +15,7 @@ from treering_client.aio import AsyncClient, AsyncRollout
 from treering_client.client import Client
 from treering_client.errors import CutShort, RequestError, TreeringError, Unreachable
 from treering_client.rollout import Rollout
+from treering_client.version import version as _version
 
 __all__ = [
     "AsyncClient",
@@ -27,4 +28,4 @@ __all__ = [
     "Unreachable",
 ]
 
-__version__ = "0.1.0"
+__version__ = _version()

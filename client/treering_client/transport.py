@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from treering_client.errors import RequestError, TreeringError, Unreachable
+from treering_client.version import version
 
 KEPT = 16
 """Idle connections kept; more are opened as they are needed, and closed after use."""
@@ -35,7 +36,9 @@ class Transport:
             raise ValueError(f"the control plane's address is like http://127.0.0.1:8401; not {url!r}")
         self._host, self._port, self._base = parts.hostname, parts.port, parts.path.rstrip("/")
         self._context = (context or ssl.create_default_context()) if parts.scheme == "https" else None
-        self._headers = {"Accept": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+        self._headers = {"Accept": "application/json", "User-Agent": f"treering-client/{version()}"}
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
         self._timeout_s = timeout_s
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()

@@ -10,6 +10,7 @@ import pytest
 from capture.client import Client, control_url, find_key, is_private, read_key, refusal, segment
 from capture.errors import ClientError, EngineError, StoreError, UsageError
 from capture.settings import Settings
+from capture.version import version
 
 
 @pytest.fixture
@@ -55,6 +56,7 @@ def test_what_is_sent(served):
     ((method, path, headers, body),) = seen
     assert (method, path) == ("POST", "/behind/rollouts/a%2Fb?state=open&label=a%3A1&label=b%3A2")
     assert headers["Authorization"] == "Bearer the-key"
+    assert headers["User-Agent"] == f"treering/{version()}"
     assert json.loads(body) == {"n": 8}
 
 

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+import treering_client
 from treering_client import Client
 from treering_client.errors import CutShort, RequestError, TreeringError, Unreachable
 from treering_client.transport import Transport
@@ -140,3 +141,11 @@ def test_a_refusal_carries_code_and_hint():
     with server([answer]) as (url, _), transport(url) as http, pytest.raises(RequestError) as refused:
         http.call("PUT", "/x", {})
     assert (refused.value.status, refused.value.code, refused.value.hint) == (409, "no_calls", "Look.")
+
+
+def test_it_says_who_asks():
+    with server([OK]) as (url, seen), transport(url) as http:
+        http.call("GET", "/x")
+    (asked,) = seen
+    assert f"\r\nUser-Agent: treering-client/{treering_client.__version__}\r\n".encode() in asked
+    assert b"\r\nAuthorization: Bearer k\r\n" in asked
