@@ -15,6 +15,7 @@
     real-templates other models' tokenisers with their chat templates (bin/templates.py)
     real-pythons   the Pythons that a release is for, with the project's dependencies (bin/pythons.py)
     real-deploy    linters of what lies in deploy/
+    real-browser   what drives Debian's chromium, and axe-core, for the tests of the page (bin/browser.py)
 
 Rules
 1. Nothing changed, nothing done: each environment has a stamp, the digest of all that it was made from; equal stamps
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 # Started as a script, this file has its own folder before it, and not the clone.
 sys.path.append(str(ROOT))
-from bin import pythons, templates, trainers  # noqa: E402 - only now can they be found
+from bin import browser, pythons, templates, trainers  # noqa: E402 - only now can they be found
 
 VENV = ROOT / ".venv"
 REAL = ROOT / ".real"
@@ -475,6 +476,7 @@ PARTS: dict[str, Callable[[], None]] = {
     **trainers.parts(sys.modules[__name__]),
     **templates.parts(sys.modules[__name__]),
     **pythons.parts(sys.modules[__name__]),
+    **browser.parts(sys.modules[__name__]),
 }
 # A name for several parts. One that cannot be had does not keep the others away.
 GROUPS = {
