@@ -1,5 +1,6 @@
-"""Which Treering this is. client/VERSION says it when a distribution is built, of both; from then on its metadata says it,
-which is read here alone.
+"""Which Treering this is.
+
+client/VERSION says it when a distribution is built, of both; from then on its metadata says it, and is read here alone.
 """
 
 from __future__ import annotations

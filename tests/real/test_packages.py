@@ -1,0 +1,151 @@
+"""What a release is made of: wheels and sdists that install clean into every Python that it is for, and work there.
+
+Built from a copy of what git has, installed from the wheels of `bin/setup.py real-pythons`, without a network.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from bin import pythons, setup
+from tests.real import program
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).resolve().parents[2]
+PART = program.REAL / "pythons"
+HERE = Path(__file__).parent
+NAMES = ["{}.{}".format(*version) for version in pythons.VERSIONS]
+RELEASE = (ROOT / "client" / "VERSION").read_text().strip()
+LIMIT_S = 120
+
+# Modules of an extra, and what they need.
+EXTRAS = {"asyncpg", "fsspec", "gradio", "opentelemetry", "openenv", "harbor", "pyarrow", "trl", "verifiers"}
+
+
+def run(*words, cwd, **more):
+    """Run a program in a clean environment; return what it printed. It must end well, and complain of nothing."""
+    environ = program.environment(cwd) | {"PATH": os.environ["PATH"], "UV_CACHE_DIR": str(cwd / "cache"), **more}
+    done = subprocess.run(
+        list(map(str, words)),
+        cwd=cwd,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{words} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    assert "warning" not in done.stderr.lower(), done.stderr
+    return done.stdout
+
+
+def uv(*words, cwd):
+    return run(setup.find_uv(), *words, "--offline", "--no-index", "--find-links", PART / "wheels", cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def at_hand():
+    """Each Python's interpreter; skips, with the reason, where not all can be had."""
+    if not (PART / "pythons.json").exists() or setup.find_uv() is None:
+        why = setup.reason_file("real-pythons")
+        pytest.skip(f"pythons: {why.read_text().strip() if why.exists() else 'run bin/setup.py real-pythons'}")
+    return json.loads((PART / "pythons.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    """A copy of what git has, so that nothing which lies about here can get in."""
+    folder = tmp_path_factory.mktemp("clone")
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0"):
+        if name and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(at_hand, clone, tmp_path_factory):
+    """The folder with the four files of a release. Each wheel is built from its sdist, as uv and `build` do."""
+    folder = tmp_path_factory.mktemp("built")
+    for source in (clone, clone / "client"):
+        uv("build", "-q", "--python", at_hand["3.11"], "-o", folder / "dist", source, cwd=folder)
+    return folder / "dist"
+
+
+def one(folder, pattern):
+    (found,) = folder.glob(pattern)
+    return found
+
+
+def names(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def test_a_release_is_four_files_of_one_version(built):
+    assert {file.name for file in built.iterdir() if file.name != ".gitignore"} == {
+        f"{name}-{RELEASE}{end}" for name in ("treering", "treering_client") for end in (".tar.gz", "-py3-none-any.whl")
+    }
+
+
+def test_a_wheel_holds_what_runs_and_nothing_else(built, clone):
+    rooms = ("capture", "graph", "tunnel")
+    ours = {str(file.relative_to(clone)) for room in rooms for file in (clone / room).rglob("*") if file.is_file()}
+    assert names(one(built, "treering-*.whl")) == ours
+    assert {"capture/page/index.html", "capture/py.typed", "graph/py.typed", "tunnel/gradio_share.py"} <= ours
+    client = {
+        str(f.relative_to(clone / "client")) for f in (clone / "client/treering_client").rglob("*") if f.is_file()
+    }
+    assert names(one(built, "treering_client-*.whl")) == client
+
+
+def test_an_sdist_holds_what_builds_the_wheel_and_no_halves_of_tests(built, clone):
+    with tarfile.open(one(built, "treering-*.tar.gz")) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "client/VERSION"} <= held
+    tops = {name.partition("/")[0] for name in held if name}
+    assert tops <= {
+        "capture",
+        "graph",
+        "tunnel",
+        "client",
+        "treering.egg-info",
+        "setup.cfg",
+        "PKG-INFO",
+        "MANIFEST.in",
+    } | {name for name in held if "/" not in name and (clone / name).is_file()}
+    assert {name for name in held if name.startswith("client/")} <= {"client/VERSION"}
+
+
+@pytest.mark.parametrize("form", ["wheel", "sdist"])
+@pytest.mark.parametrize("name", NAMES)
+def test_it_installs_clean_and_works(name, form, at_hand, clone, built, tmp_path):
+    end = "-*.whl" if form == "wheel" else "-*.tar.gz"
+    files = [one(built, f"{each}{end}") for each in ("treering", "treering_client")]
+    run(setup.find_uv(), "venv", "-q", "--python", at_hand[name], tmp_path / "venv", cwd=tmp_path)
+    python, treering = tmp_path / "venv" / "bin" / "python", tmp_path / "venv" / "bin" / "treering"
+    uv("pip", "install", "-q", "--python", python, *files, cwd=tmp_path)
+    run(setup.find_uv(), "pip", "check", "--python", python, cwd=tmp_path)
+
+    assert "serve" in run(treering, "--help", cwd=tmp_path, PYTHONWARNINGS="error")
+    assert run(treering, "version", cwd=tmp_path, PYTHONWARNINGS="error") == f"treering {RELEASE}\n"
+    told = json.loads(run(python, "-W", "error", HERE / "packaged.py", tmp_path, cwd=tmp_path))
+    assert told["python"] == name
+    assert told["version"] == told["client"] == RELEASE
+    assert {Path(place).parts[-1] for place in told["from"]} == {"site-packages"}
+    assert told["modules"] > 200
+    assert set(told["unmet"].values()) <= EXTRAS, told["unmet"]
+    assert [line.split()[0] for line in told["said"]] == ["agents", "engine", "control"]
+    assert (told["code"], told["rest"]) == (0, "stopping; a second signal stops at once\n")
+    assert told["reply"]
+    assert told["trained"] > 0
+    assert told["page"] == (clone / "capture" / "page" / "index.html").read_text()
