@@ -93,6 +93,7 @@ class Appliance:
             witness=self._witness,
             unpinnable=self._unpinnable,
             on_closed=lambda name: self.lookout.examine(name),
+            sleep_after_s=settings.sleep_after,
         )
         self.tide = Tide(self.store)
         self.metrics = Metrics()
@@ -434,8 +435,9 @@ class Appliance:
             secret = paths.find_secret(headers, incoming.query_string, route)
             for_tools = route.kind in ("state", "task")
             live = await self._gate.admit(secret, incoming.remote, whose="tools" if for_tools else "agent")
-            listener.prove(incoming)
-            return await self._serve(incoming, live, route, dialect)
+            with live.visited():
+                listener.prove(incoming)
+                return await self._serve(incoming, live, route, dialect)
         except TreeringError as error:
             refusal = relay.error_response(error, dialect)
             if error.status == 401 and error.retry_after_s is not None:

@@ -302,7 +302,7 @@ class Calls:
         draft.engine = engine.name
         draft.reader = engine.adapter.reader(draft.request, model=draft.admitted.reply_model)
         if hasattr(draft.reader, "known"):
-            draft.reader.known = self._tips.of(live.id, live)
+            draft.reader.known = self._tips.of(live.id, live.trie)
         draft.translator = dialect.translator(draft.request)
         draft.recorder = Recorder(
             draft.request, draft.reader, translator=draft.translator, relay_abort=self._relay_abort

@@ -8,6 +8,9 @@ Rule 2: a call's place under the limits is taken on arrival, and given back if t
 which run at once can't exceed `max_calls` together. What the limits mean is `capture.limits`' business.
 Rule 3: the trie holds committed calls only, since a stored prompt may lean on nothing else.
 
+A rollout without a call for a while sleeps (`sleep`): what its calls left here, their ids above all, leaves memory, and
+comes back from the store with its next call (`wake`). Counters, limits and what may be retried stay, some 4 KB.
+
 Where the store is shared with other processes, it gives out numbers and places in time, and says what is spent
 (`arrived`); what is here is then a copy, which `capture.elsewhere` keeps up.
 """
@@ -15,7 +18,8 @@ Where the store is shared with other processes, it gives out numbers and places 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from capture import clock, limits
 from capture.admission import Rules
@@ -42,7 +46,10 @@ class Live:
         self.replies: dict[str, int] = {}
         # Calls that a later request may be a retry of.
         self.tries = Tries()
-        self._resting = False
+        # Whether what its calls left here is in the store alone, and since when it is not.
+        self.asleep = False
+        self._awake_since = self.idle_since
+        self._visitors = 0
         self._next = 0
         self._tick = 0
         self._sampled = 0
@@ -102,10 +109,7 @@ class Live:
         self.keep(call.n, call.prompt_ids, call.sampled_ids)
         self.note(call)
         self.tries.learn(call)
-        if self.memory is not None:
-            self.memory.add(call)
-        if call.id is not None and call.status == "complete" and call.choice == 0:
-            self.replies[call.id] = call.n
+        self._refer(call)
         self._tick = max(self._tick, call.arrived + 1, (call.ended or 0) + 1)
         self._sampled += call.choice == 0 and call.status not in ("error", "stopped")
         self.last_call_at = max(self.last_call_at or "", call.started_at)
@@ -170,19 +174,58 @@ class Live:
         """Note that a call runs; `cut` ends it when the rollout is sealed and its time is over."""
         self.running[n] = cut
         self.last_call_at = clock.now()
-        self._wake()
+        self._tell()
 
     def end(self, n: int) -> None:
         """Note that a call runs no more."""
         self.running.pop(n, None)
         self.idle_since = asyncio.get_running_loop().time()
-        self._wake()
+        self._tell()
 
-    def rest(self, after_s: float) -> None:
-        """Let go of spare room, once, when nothing has run for so many seconds."""
-        if not self._resting and self.is_idle(after_s):
-            self.trie.pack()
-            self._resting = True
+    @contextlib.contextmanager
+    def visited(self) -> Iterator[None]:
+        """Keep it from falling asleep: a request that it was found for may bring its body slowly."""
+        self._visitors += 1
+        try:
+            yield
+        finally:
+            self._visitors -= 1
+
+    @property
+    def is_visited(self) -> bool:
+        """Whether a request is under way that it was found for."""
+        return self._visitors > 0
+
+    def sleep(self, after_s: float) -> bool:
+        """Let go of what the store has too, if nothing has run for so many seconds; say whether that was now."""
+        now = asyncio.get_running_loop().time()
+        busy = self._visitors or self.elsewhere or self.in_doubt or now - self._awake_since <= after_s
+        if self.asleep or busy or not self.is_idle(after_s):
+            return False
+        self.asleep = True
+        self.trie, self.replies = Trie(), {}
+        if self.prompts is not None:
+            self.prompts = limits.Prompts()
+        if self.memory is not None:
+            self.memory.clear(self.trie)
+        return True
+
+    def wake(self, calls: Iterable[Call]) -> None:
+        """Take in again what the store holds, and what other processes have added to it since."""
+        self.asleep, self._awake_since = False, asyncio.get_running_loop().time()
+        known = self._next
+        for call in calls:
+            if call.n < known:
+                if call.prompt_ids is not None and call.sampled_ids is not None:
+                    self.trie.insert(call.n, call.prompt_ids, call.sampled_ids)
+                self._note_prompt(call)
+                self._refer(call)
+                continue
+            self.skip(call.n)
+            if call.status == "running":
+                self.elsewhere[call.n] = self._awake_since
+            else:
+                self.learn(call)
 
     def is_idle(self, for_s: float) -> bool:
         """Say whether nothing has run for so many seconds."""
@@ -191,7 +234,7 @@ class Live:
     def seal(self) -> None:
         """Take no more calls."""
         self.sealed = True
-        self._wake()
+        self._tell()
 
     def delta(self, prompt: IntArray | None) -> Delta | None:
         """Return how a prompt leans on a committed call, None if it is to be stored whole."""
@@ -203,7 +246,6 @@ class Live:
     def keep(self, n: int, prompt: IntArray | None, sampled: IntArray | None) -> None:
         """Add a committed call's ids to the trie, and what of them is new to what is spent."""
         if prompt is not None and sampled is not None:
-            self._resting = False
             shared = self.trie.insert(n, prompt, sampled).shared
             self._new_tokens += max(0, len(prompt) - shared) + len(sampled)
 
@@ -213,10 +255,20 @@ class Live:
             # The engine gave none, or half of them: its own count is all that is known.
             known = call.usage_sampled if call.sampled_ids is None else len(call.sampled_ids)
             self._new_tokens += known or 0
+        self._note_prompt(call)
+
+    def _note_prompt(self, call: Call) -> None:
         if self.prompts is not None:
             length = call.usage_prompt if call.prompt_ids is None else len(call.prompt_ids)
             self.prompts.note(call.dialect, call.messages, call.reply, length)
 
-    def _wake(self) -> None:
+    def _refer(self, call: Call) -> None:
+        """Note by what later requests may go on from an ended call."""
+        if self.memory is not None:
+            self.memory.add(call)
+        if call.id is not None and call.status == "complete" and call.choice == 0:
+            self.replies[call.id] = call.n
+
+    def _tell(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()

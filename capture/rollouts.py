@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from capture import clock, elsewhere, keys, verdicts
+from capture import clock, elsewhere, heap, keys, verdicts
 from capture.enrolment import Enrolment
 from capture.errors import ClientError, StoreError
 from capture.graphs import Graphs
@@ -27,14 +27,11 @@ from graph.records import Notice, Stop
 Owner = Literal["agent", "tools"]
 """Whose secret one is."""
 
-LOOK_EVERY_S = 30.0
+LOOK_EVERY_S = 10.0
 """Between two looks at rollouts at rest."""
 
 FORGET_AFTER_S = 600.0
 """Without a call in this process, after which it forgets a rollout that others may serve."""
-
-REST_AFTER_S = 60.0
-"""Without a call, after which a rollout is at rest: agents run tools for seconds, rarely for minutes."""
 
 STRANGERS = 10_000
 """Requests with a key that opens nothing, whose times are remembered for rollouts whose own agent never came."""
@@ -56,12 +53,14 @@ class Rollouts:
         witness: Callable[[Entry], dict[str, Any]] = lambda _entry: {},
         unpinnable: Callable[[str | None], Awaitable[str | None]] | None = None,
         on_closed: Callable[[str], None] = lambda _name: None,
+        sleep_after_s: float = 60.0,
     ) -> None:
         """`witness` says what is known of why a rollout made no calls: `engine`, and `tunnel` where it has one.
 
         `unpinnable` says why prompts can't be pinned at an engine (a clause), None where they can. `on_closed` is told
-        of each rollout that this process has closed.
+        of each rollout that this process has closed. A rollout without a call for `sleep_after_s` leaves memory.
         """
+        self._sleep_after_s = sleep_after_s
         self._on_closed = on_closed
         self._store = store
         self._place = place
@@ -104,6 +103,9 @@ class Rollouts:
             self._by_secret[digest] = known
         name, kind = known
         live = await self._load(name)
+        if live is not None and live.asleep:
+            with live.visited():
+                await self._wake(live)
         if live is None or live.sealed or await self._expired(live):
             self._by_secret.pop(digest, None)
             raise unknown_key()
@@ -359,9 +361,10 @@ class Rollouts:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             await self._release_closed()
+            slept = 0
             for live in list(self._live.values()):
-                live.rest(REST_AFTER_S)
-                if self._store.shared and live.is_idle(FORGET_AFTER_S):
+                slept += live.sleep(self._sleep_after_s)
+                if self._store.shared and live.is_idle(FORGET_AFTER_S) and not live.is_visited:
                     # Others may serve it by now, or have closed it; its next call here reads it again.
                     self._live.pop(live.id, None)
                     continue
@@ -370,6 +373,8 @@ class Rollouts:
                 except StoreError:
                     # Said elsewhere; it is tried again at the next look.
                     break
+            if slept:
+                await asyncio.to_thread(heap.trim)
 
     async def heed(self) -> None:
         """Look every second at what was sealed by any process, for ever; cut what is to be cut.
@@ -416,6 +421,13 @@ class Rollouts:
             self._live[name] = live
             self._loading.pop(name, None)
             return live
+
+    async def _wake(self, live: Live) -> None:
+        """Have a rollout's calls back from the store. Raises `StoreError`."""
+        async with self._loading.setdefault(live.id, asyncio.Lock()):
+            if live.asleep:
+                live.wake(await self._store.calls(live.id))
+            self._loading.pop(live.id, None)
 
     async def _drained(self, live: Live, limit_s: float) -> None:
         async def empty() -> None:

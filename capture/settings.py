@@ -78,6 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_days: float | None = None
     keep_gib: float | None = None
     archive: str | None = None
+    sleep_after: float = 60.0
     shutdown_timeout: float = 30.0
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -305,6 +306,14 @@ TABLE: tuple[Setting, ...] = (
         name="archive",
         metavar="FOLDER",
         help="Where what is dropped goes first, whole: a store of its own for each month of closing.",
+    ),
+    Setting(
+        name="sleep_after",
+        kind="number",
+        default=60.0,
+        metavar="SECONDS",
+        least=0,
+        help="How long an open rollout without a call stays in memory; its next call reads it from the store again.",
     ),
     Setting(
         name="shutdown_timeout",

@@ -60,6 +60,12 @@ class Memory:
         if told is not None:
             self._told[call.n] = told
 
+    def clear(self, trie: Trie) -> None:
+        """Forget the calls, which are to be taken in again, with their ids in another trie; what was told stays."""
+        self.parents, self._trie = Parents(), trie
+        self._calls.clear()
+        self._asked.clear()
+
     async def load(self, n: int) -> Recorded | None:
         """Return a call by its number; None if it has no ids, or what passed in it is no chat request."""
         call = self._calls.get(n)

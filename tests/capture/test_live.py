@@ -120,20 +120,70 @@ async def test_rules_and_stops_come_from_the_entry() -> None:
     assert "r" in repr(live)
 
 
-async def test_a_rollout_at_rest_gives_up_spare_room_once() -> None:
+def sampled(n: int, n_prompt: int) -> Call:
+    """Return a complete call whose ids count up from 0, ten of them sampled."""
+    prompt, reply = ids(*range(n_prompt)), ids(*range(n_prompt, n_prompt + 10))
+    return call(n, id=f"c{n}", prompt_ids=prompt, sampled_ids=reply)
+
+
+def told(live: Live) -> tuple:
+    """Return what a later request may see of a rollout, whether it slept or not."""
+    found = live.trie.locate(ids(*range(90)))
+    return (
+        [(n in live.trie, live.trie.path(n).tolist()) for n in range(3) if n in live.trie],
+        (found.shared, found.holder),
+        live.replies,
+        live.spent(),
+        live.top,
+        live.tick() - live.tick(),
+    )
+
+
+async def test_a_rollout_sleeps_and_comes_back_as_it_was() -> None:
+    made = [sampled(n, 30 * n) for n in (1, 2)] + [call(3, "error")]
+    live, other = Live(entry(), made), Live(entry(), made)
+    assert live.sleep(-1.0)
+    assert (live.asleep, len(live.trie), live.replies) == (True, 0, {})
+    assert not live.sleep(-1.0)
+    live.wake(made)
+    assert not live.asleep
+    assert told(live) == told(other)
+
+
+async def test_a_rollout_with_something_under_way_does_not_fall_asleep() -> None:
     live = Live(entry(), [])
-    for n in range(40):
-        live.keep(n, ids(*range(100 * n)), ids(*range(100 * n, 100 * n + 50)))
-    before = live.trie.nbytes
-    live.begin(99, lambda: None)
-    live.rest(-1.0)
-    assert live.trie.nbytes == before
-    live.end(99)
-    live.rest(60.0)
-    assert live.trie.nbytes == before
-    live.rest(-1.0)
-    packed = live.trie.nbytes
-    assert packed < before
-    delta = live.delta(ids(*range(3950)))
-    assert delta is not None
-    assert delta.shared == 3950
+    assert not live.sleep(60.0)
+    with live.visited():
+        assert live.is_visited
+        assert not live.sleep(-1.0)
+    live.begin(0, lambda: None)
+    assert not live.sleep(-1.0)
+    live.end(0)
+    live.elsewhere[1] = 0.0
+    assert not live.sleep(-1.0)
+    live.elsewhere.clear()
+    assert live.sleep(-1.0)
+    live.wake([])
+    # It has just been woken for a call that is still to come.
+    assert not live.sleep(60.0)
+
+
+async def test_what_other_processes_did_while_it_slept_is_learnt_on_waking() -> None:
+    first = sampled(0, 10)
+    live = Live(entry(), [first])
+    live.sleep(-1.0)
+    second = sampled(1, 30)
+    live.wake([first, second, call(2, "running", ended=None)])
+    both = Live(entry(), [first, second])
+    assert live.spent() == both.spent()
+    assert (live.replies, live.top, list(live.elsewhere)) == ({"c0": 0, "c1": 1}, 3, [2])
+
+
+async def test_prompts_under_a_limit_come_back_too() -> None:
+    made = [sampled(0, 10)]
+    live = Live(entry(limits={"max_prompt_tokens": 100.0}), made)
+    assert live.prompts is not None
+    before = live.prompts.of("chat", ())
+    live.sleep(-1.0)
+    live.wake(made)
+    assert live.prompts.of("chat", ()) == before
