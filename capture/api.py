@@ -37,6 +37,7 @@ from capture.store.base import Entry, Exchange, Query
 from capture.tasks import spawn
 from graph import view
 from graph.graph import Graph
+from graph.outline import outline
 
 if TYPE_CHECKING:
     from capture.app import Appliance
@@ -171,14 +172,23 @@ class _Api:
         return answers.answer(request, {"findings": view.findings_json(graph), "next": None})
 
     async def sequences(self, request: web.Request) -> web.StreamResponse:
-        asked = answers.query(request, {**exports.ASKED, "open": answers.flag})
-        opened = asked.pop("open", False)
+        asked = answers.query(request, {**exports.ASKED, "open": answers.flag, "ids": answers.flag})
+        opened, ids = asked.pop("open", False), asked.pop("ids", True)
         wanted = exports.export(asked)
+        if not ids and wanted.format != "native":
+            raise ClientError(
+                "invalid_query", "ids=0 goes with format=native.", hint="Leave ids, or format, away.", status=422
+            )
         graph = await self._graph(request)
         if wanted.format == "parquet":
             body = await asyncio.to_thread(lambda: parquet.whole(exports.form(graph, wanted, opened=opened)))
             return web.Response(body=body, content_type=wanted.kind.content_type)
-        return await self._shaped(request, graph, lambda of: exports.form(of, wanted, opened=opened))
+
+        def shape(graph: Graph) -> Any:
+            form = exports.form(graph, wanted, opened=opened)
+            return form if ids else outline(form)
+
+        return await self._shaped(request, graph, shape)
 
     async def bulk(self, request: web.Request) -> web.StreamResponse:
         return await bulk.serve(request, self._appliance.rollouts)

@@ -145,8 +145,8 @@ TABLE: tuple[Route, ...] = (
     Route(
         method="GET",
         path="/rollouts/{id}/sequences",
-        says="Give training sequences, in any trainer's format.",
-        query={**_SEQUENCES, "open": FLAG},
+        says="Give training sequences, in any trainer's format; with ids=0 the outline of the native rows.",
+        query={**_SEQUENCES, "open": FLAG, "ids": FLAG},
         answers={200: ("In the format that was asked for.", ("application/json", PARQUET))},
         errors=(409,),
     ),

@@ -143,6 +143,17 @@ async def test_sequences_of_an_open_rollout_are_not_final(ask, two_turns):
     assert row["logprobs"] == [None, None, None, -0.5, -0.5, None, -0.5]
 
 
+async def test_sequences_in_outline(ask, two_turns):
+    _, whole = await ask("GET", "/rollouts/r/sequences?open=1")
+    _, cut = await ask("GET", "/rollouts/r/sequences?open=1&ids=0")
+    assert whole["sequences"][0].keys() - cut["sequences"][0].keys() == {"input_ids", "loss_mask", "logprobs"}
+    assert [row["n_ids"] for row in cut["sequences"]] == [len(row["input_ids"]) for row in whole["sequences"]]
+    trained = [sum(end - start for start, end in row["trained"]) for row in cut["sequences"]]
+    assert trained == [sum(row["loss_mask"]) for row in whole["sequences"]]
+    status, said = await ask("GET", "/rollouts/r/sequences?open=1&ids=0&format=trl")
+    assert (status, said["error"]["hint"]) == (422, "Leave ids, or format, away.")
+
+
 async def test_sequences_cross_drifts_when_asked_to(ask, plane):
     await ask("POST", "/rollouts", {"id": "r"})
     await plane.call("r", 0, [1, 2, 3], [4, 5])
