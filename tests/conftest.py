@@ -23,7 +23,7 @@ settings.register_profile("long", settings.get_profile("treering"), derandomize=
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "treering"))
 
 # Fixtures that hand out a real program.
-REAL_FIXTURES = frozenset({"vllm", "opencode", "postgres", "schemathesis"})
+REAL_FIXTURES = frozenset({"vllm", "opencode", "postgres", "schemathesis", "browser"})
 
 # Reason → the tests that were skipped for it.
 SKIPPED = pytest.StashKey[dict[str, list[str]]]()

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
+from benchmarks import browser as browsers
 from tests.real import agent_opencode, engine_vllm, handmade
 from tests.real import captured as capturing
 
@@ -76,6 +78,19 @@ def schemathesis() -> str:
         reason = why.read_text().strip() if why.exists() else "it is not installed: run bin/setup.py real-schemathesis"
         pytest.skip(f"schemathesis: {reason}")
     return str(program)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Any]:
+    """Yield the session's real browser, playwright's `Browser`; a test opens contexts of its own in it.
+
+    It lives on the session's loop, and so do the tests that use it: `pytest.mark.asyncio(loop_scope="session")`.
+    """
+    reason = browsers.missing()
+    if reason:
+        pytest.skip(reason)
+    async with browsers.browsing() as running:
+        yield running
 
 
 @pytest.fixture

@@ -1,0 +1,88 @@
+"""The page in a real browser: how it is entered, and what holds in every place of it.
+
+A tab that saw an error or a warning on its console, a request that failed, one to another origin, or a violation of the
+policy fails its test at its end (tests/real/sight.py), whatever the test is about.
+"""
+
+import pytest
+
+from benchmarks.browser import NARROW, WIDE
+from tests.house import house
+from tests.real.sight import looking
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.fixture
+def quiet():
+    """What chromium itself says when the server refuses a request that a test makes it refuse."""
+    return ("refused: 401", "Failed to load resource: the server responded with a status of 401")
+
+
+async def test_the_key_comes_with_the_address_and_leaves_it(browser, tmp_path):
+    async with house("scripted", tmp_path) as home, looking(browser, home) as sight:
+        await sight.enter()
+        assert sight.tab.url == f"{sight.url}/#/"
+        assert (await sight.tab.title()).endswith("Treering")
+        # A reload needs no key again: it stays in this tab.
+        await sight.tab.reload()
+        await sight.settled()
+        assert await sight.tab.locator("input[type=password]").count() == 0
+        assert home.appliance.admin_key not in await sight.tab.evaluate("() => JSON.stringify(localStorage)")
+        assert await sight.tab.evaluate("() => document.cookie") == ""
+        assert await sight.tab.evaluate("() => history.length") <= 2
+
+
+async def test_where_the_server_wants_no_key_none_is_asked_for(browser, tmp_path):
+    async with house("scripted", tmp_path, no_admin_key=True) as home, looking(browser, home) as sight:
+        await sight.tab.goto(sight.url)
+        await sight.settled()
+        assert (await sight.tab.title()).endswith("Treering")
+
+
+async def test_an_address_that_leads_nowhere_says_so(browser, tmp_path):
+    async with house("scripted", tmp_path) as home, looking(browser, home) as sight:
+        await sight.enter("/nowhere")
+        await sight.shown("There is no such place in this page.")
+        await sight.tab.get_by_role("link", name="All rollouts").click()
+        await sight.settled()
+        assert sight.tab.url == f"{sight.url}/#/"
+
+
+async def test_the_policy_refuses_what_is_not_ours(browser, tmp_path):
+    # That the watch itself sees: what the other tests rely on.
+    async with house("scripted", tmp_path) as home, looking(browser, home) as sight:
+        await sight.enter()
+        await sight.tab.evaluate("""() => {
+          try { document.body.innerHTML = "<script>window.ran = true</script>"; } catch { /* trusted types */ }
+          document.body.append(Object.assign(document.createElement("iframe"), {src: "http://example.invalid/"}));
+          document.body.append(Object.assign(new Image(), {src: "http://example.invalid/x.png"}));
+          document.body.setAttribute("style", "color: red");
+          console.warn("a warning");
+        }""")
+        await sight.until("() => window.__notes.violations.length >= 4")
+        assert await sight.tab.evaluate("() => window.ran") is None
+        await sight.watch.look(sight.tab)
+        told = "\n".join(sight.watch.faults)
+        for part in (
+            "require-trusted-types-for",
+            "policy: frame-src",
+            "policy: img-src",
+            "policy: style-src",
+            "console warning: a warning",
+        ):
+            assert part in told
+        sight.watch.allow("")
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+async def test_the_keys_are_told(browser, tmp_path, size):
+    async with house("scripted", tmp_path) as home, looking(browser, home, size=size) as sight:
+        await sight.enter()
+        await sight.press("?")
+        dialog = sight.tab.get_by_role("dialog", name="Keys")
+        await dialog.wait_for()
+        assert "to the list of rollouts" in await dialog.inner_text()
+        assert await sight.faults_of_access() == []
+        await sight.press("Escape")
+        await dialog.wait_for(state="detached")
