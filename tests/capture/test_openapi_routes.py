@@ -31,7 +31,7 @@ def test_every_route_of_the_data_plane_means_what_it_says():
         ("/rollouts", api._LIST),
         ("/rollouts/{id}", api._SHOW),
         ("/rollouts/{id}/calls", api._CALLS),
-        ("/rollouts/{id}/sequences", {**exports.ASKED, "open": None}),
+        ("/rollouts/{id}/sequences", {**exports.ASKED, "open": None, "ids": None}),
         ("/sequences", bulk.ASKED),
     ],
 )
