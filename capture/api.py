@@ -72,8 +72,9 @@ _CALLS: dict[str, answers.Reader] = {
 
 def middlewares(appliance: Appliance) -> list[Middleware]:
     """Return what every request of the control plane passes, outermost first."""
-    host, _ = parse_address(appliance.settings.admin_listen)
-    return [guard.errors(), guard.hosts(host), guard.admin_key(lambda: appliance.admin_key)]
+    settings = appliance.settings
+    hosts = guard.hosts(parse_address(settings.admin_listen)[0], settings.admin_name)
+    return [guard.errors(), hosts, guard.admin_key(lambda: appliance.admin_key)]
 
 
 def routes(appliance: Appliance) -> list[web.RouteDef]:

@@ -1,9 +1,9 @@
 """Who may talk to the control plane: `Host`, `Origin`, the admin key; and the shape of every refusal.
 
 Rules, in order:
-1. `Host` must be a name of this listener: its own, a loopback name, or (listening on every interface) this machine's
-   name or an address. A page of someone else's site whose name was made to resolve to this machine (DNS rebinding)
-   carries that site's name here, and is refused before any key is looked at.
+1. `Host` must be a name of this listener: its own, a loopback name, one that the operator gave it (`--admin-name`), or
+   (listening on every interface) this machine's name or an address. A page of someone else's site whose name was made
+   to resolve to this machine (DNS rebinding) carries that site's name here, and is refused before any key is looked at.
 2. `Origin`, where there is one, must be this very listener: browsers send it, and no other site's page has business
    here.
 3. The admin key, compared in constant time, for every path but `OPEN_PATHS`, known or not: what exists is
@@ -17,7 +17,7 @@ import ipaddress
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -88,17 +88,18 @@ async def protect(request: web.BaseRequest, response: web.StreamResponse) -> Non
     response.headers.popall("Server", None)
 
 
-def hosts(listen_host: str) -> Middleware:
-    """Return the check of `Host` and `Origin` for a listener on this host."""
+def hosts(listen_host: str, names: Sequence[str] = ()) -> Middleware:
+    """Return the check of `Host` and `Origin` for a listener on this host, which is asked by further names."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         host = request.headers.get("Host", "")
-        if not is_ours(host, listen_host):
+        if not is_ours(host, listen_host, names):
             raise ClientError(
                 "host_refused",
                 f"The control plane is not called {_shown(host)!r}.",
-                hint="Ask by the address that it listens on (--admin-listen), or by 127.0.0.1.",
+                hint="Ask by the address that it listens on (--admin-listen), by 127.0.0.1, or by a name that it was "
+                "given (--admin-name).",
                 status=403,
             )
         origin = request.headers.get("Origin")
@@ -183,8 +184,11 @@ def _wrong_key(throttle: Throttle, address: str | None, *, shown: bool) -> Clien
     return error
 
 
-def is_ours(host: str, listen_host: str) -> bool:
-    """Say whether a `Host` header names a listener on `listen_host`; the port is not compared (forwarded ports)."""
+def is_ours(host: str, listen_host: str, names: Sequence[str] = ()) -> bool:
+    """Say whether a `Host` header names a listener on `listen_host`; the port is not compared (forwarded ports).
+
+    `names` are those that the operator gave it.
+    """
     try:
         parts = urlsplit(f"//{host}")
         name, _ = parts.hostname, parts.port
@@ -192,7 +196,7 @@ def is_ours(host: str, listen_host: str) -> bool:
         return False
     if not name or parts.username is not None or parts.path:
         return False
-    if is_loopback(name) or name == listen_host.lower():
+    if is_loopback(name) or name == listen_host.lower() or name in (given.lower() for given in names):
         return True
     if is_wildcard(listen_host):
         # An address can't be rebound, a name can: of names only this machine's own.

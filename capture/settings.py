@@ -16,6 +16,7 @@ This module imports nothing that opens anything, so that `treering --help` answe
 from __future__ import annotations
 
 import ipaddress
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,6 +38,8 @@ OTHER_VARIABLES = ("TREERING_CONFIG", "TREERING_REQUIRE_REAL", "TREERING_TORCH_L
 POSTGRES = ("postgresql://", "postgres://")
 """How the URL of a PostgreSQL store begins."""
 
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+
 KINDS = ("vllm", "sglang", "llamacpp", "openai", "scripted")
 """Kinds of engine."""
 
@@ -52,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     logprobs_mode: Literal["raw", "processed", "unknown"] | None = None
     listen: str = "127.0.0.1:8400"
     admin_listen: str = "127.0.0.1:8401"
+    admin_name: tuple[str, ...] = ()
     admin_key_file: str | None = None
     admin_key: str | None = None
     no_admin_key: bool = False
@@ -132,6 +136,14 @@ TABLE: tuple[Setting, ...] = (
         default="127.0.0.1:8401",
         metavar="HOST:PORT",
         help="Where trainers and people connect, with the admin key. Port 0: any.",
+    ),
+    Setting(
+        name="admin_name",
+        default=(),
+        metavar="NAME",
+        repeatable=True,
+        help="A name by which the control plane is asked beside its own, such as a balancer's or a Service's. Others "
+        "are refused, so that no page of another site gets in by a name of its own.",
     ),
     Setting(
         name="admin_key_file",
@@ -438,6 +450,11 @@ def is_key(text: str) -> bool:
     return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
+def is_name(text: str) -> bool:
+    """Say whether a text is a machine's name, as a `Host` header has it, without the port."""
+    return _NAME.fullmatch(text) is not None
+
+
 def is_wildcard(host: str) -> bool:
     """Say whether a listener on `host` is on every interface, and so at no address that has a name."""
     return host in ("0.0.0.0", "::")  # noqa: S104 -- compared, not bound
@@ -526,6 +543,10 @@ def _check(settings: Settings) -> None:
             # Not the URL itself: it may hold a password.
             hint = "write http://HOST:PORT, or http://HOST:PORT/PATH"
             raise UsageError(f"--allow-engine: URL {i} is no prefix of any engine's: {error}", hint=hint) from None
+    for name in settings.admin_name:
+        if not is_name(name):
+            hint = "write it without scheme and port, such as treering.lan"
+            raise UsageError(f"--admin-name: {name!r} is no name", hint=hint)
     for path in settings.allow_path:
         if not path.startswith("/") or "?" in path or "#" in path:
             raise UsageError(f"--allow-path: {path!r} is no path", hint="write it from the root, such as /v1/rerank")

@@ -42,6 +42,14 @@ def test_this_machines_name_where_every_interface_is_listened_on(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("host", "ours"),
+    [("Treering.LAN:443", True), ("treering.lan", True), ("sub.treering.lan", False), ("treering.lan.evil", False)],
+)
+def test_a_name_that_the_operator_gave(host, ours):
+    assert guard.is_ours(host, "127.0.0.1", ("treering.lan",)) is ours
+
+
+@pytest.mark.parametrize(
     ("origin", "same"),
     [
         ("http://127.0.0.1:8401", True),

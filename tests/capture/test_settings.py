@@ -108,6 +108,7 @@ def test_a_flag_switches_off_what_a_variable_switched_on(tmp_path):
         ({"store": "treering.db"}, {}, "", "is no store"),
         ({"no_admin_key": "true", "admin_listen": "0.0.0.0:1"}, {}, "", "works on loopback only"),
         ({"allow_path": ["v1/rerank"]}, {}, "", "is no path"),
+        ({"admin_name": ["http://treering.lan"]}, {}, "", "--admin-name: 'http://treering.lan' is no name"),
     ],
 )
 def test_a_mistake_is_named_where_it_stands(flags, environ, file, said, tmp_path):
