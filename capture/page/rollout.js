@@ -1,6 +1,122 @@
-import { fill, h } from "./dom.js";
+/* A rollout: what is wrong first, then the forest, live as calls stream in, then what a trainer gets of it.
 
-export async function show(root, params, ctx) {
-  ctx.title("rollout");
-  fill(root, h("p.notice", "To be written."));
+   The graph comes first and is painted at once; words for forks and breaks, and the rows, are asked for behind it, each
+   into a place that is kept for it. */
+
+import { copyCurl } from "./copy.js";
+import { fill, h, moment, number, plural, short } from "./dom.js";
+import { Forest, legend } from "./forest.js";
+import { counted, findings } from "./findings.js";
+import { forks, fromGraph } from "./forks.js";
+import { graphOf } from "./held.js";
+import { live } from "./follow.js";
+import { to } from "./router.js";
+import { Sequences } from "./sequences.js";
+import { conversations } from "./verdicts.js";
+import { plain } from "./words.js";
+
+export async function show(root, { id }, ctx) {
+  ctx.title(id, ["rollouts", "#/"], [id]);
+  const forest = new Forest(id, { onSelect: (n) => history.replaceState(null, "", to("rollouts", id, { call: n })) });
+  const sequences = new Sequences(id, ctx);
+  const head = h("div.rollout-head");
+  const found = h("div");
+  const roles = h("div");
+  const words = h("div");
+  const calls = h("section.panel", { "aria-labelledby": "forest-head" },
+    h("div.row.spread", h("h2", { id: "forest-head" }, "Calls"), h("p.quiet.keys-hint", h("kbd", "j"), h("kbd", "k"), " between calls, ", h("kbd", "Enter"), " opens, ", h("kbd", "t"), " tokens, ", h("kbd", "p"), " parent")),
+    forest.element, legend());
+  const graph = await graphOf(ctx.api, id, { signal: ctx.signal, fresh: true });
+  let seen = null;
+
+  const put = (next) => {
+    seen = next;
+    fill(head, headOf(next, ctx));
+    fill(found, next.calls.length ? findings(next.findings, id) : silent(next, id));
+    forest.update(next);
+    fill(roles, conversations(next, id));
+  };
+  const later = async (next) => {
+    if (!next.calls.length) return;
+    const told = sequences.update(next);
+    try {
+      fill(words, forks(next.forks.length || next.calls.some((call) => call.link === "drift" || call.link === "compaction")
+        ? await ctx.api.get(`rollouts/${encodeURIComponent(id)}/forks`, { signal: ctx.signal })
+        : { forks: [], breaks: [] }, id));
+    } catch {
+      if (!ctx.signal.aborted) fill(words, forks(fromGraph(next), id));
+    }
+    await told;
+  };
+
+  put(graph);
+  fill(root, head, found, graph.calls.length || graph.rollout.state === "open" ? [calls, words, sequences.element, roles] : null);
+  const wanted = Number(ctx.query.get("call") ?? Number.NaN);
+  if (Number.isInteger(wanted)) forest.select(wanted, { focus: true });
+  const chosen = (view) => () => { if (forest.selected !== null) location.hash = to("rollouts", id, view, forest.selected); };
+  ctx.keys({
+    j: Object.assign(() => forest.step(1), { title: "next call" }),
+    k: Object.assign(() => forest.step(-1), { title: "previous call" }),
+    p: Object.assign(() => forest.parent(), { title: "parent of the call" }),
+    t: Object.assign(chosen("tokens"), { title: "tokens of the call" }),
+    Enter: Object.assign((event) => { if (event.target.closest("a, button, summary")) event.target.closest("a, button, summary").click(); else chosen("calls")(); }, { title: "open the call" }),
+  });
+  later(graph);
+  live(id, ctx, {
+    seen: () => seen,
+    onGraph: (next) => { put(next); return later(next); },
+    onGone: () => fill(root, h("div.notice.warn", { role: "alert" }, h("p", "This rollout was deleted."), h("p", h("a", { href: "#/" }, "All rollouts")))),
+  });
+}
+
+function headOf({ rollout, findings: found, drift }, ctx) {
+  const path = `rollouts/${encodeURIComponent(rollout.id)}/graph`;
+  const running = rollout.state === "open";
+  const pair = (name, value, title) => h("div", h("dt", name), h("dd", { title: title || null }, value));
+  const budget = Object.entries(rollout.budget_left || {}).filter(([, value]) => value !== null);
+  return [
+    h("div.row.spread",
+      h("h1", rollout.id, " ",
+        h("span.tag", { class: running ? "info" : "good" }, rollout.state),
+        rollout.incomplete ? [" ", h("span.tag.error", "incomplete")] : null,
+        rollout.stopped ? [" ", h("span.tag.warning", `stopped: ${plain(rollout.stopped.limit)}`)] : null),
+      h("div.row", copyCurl(path, ctx))),
+    h("p.verdict", verdict(found, rollout)),
+    h("dl.facts",
+      pair("Reward", rollout.reward === null ? "ungraded" : number(rollout.reward)),
+      pair("Tier", rollout.tier, rollout.tier_reason),
+      pair("Model", rollout.model || "–"),
+      rollout.group === null ? null : pair("Group", h("a", { href: to("groups", rollout.group) }, rollout.group)),
+      pair("Calls", `${number(rollout.n_calls)}, ${number(rollout.n_main_calls)} main`),
+      pair("Tool calls", number(rollout.n_tool_calls)),
+      pair("Tokens", `${short(rollout.n_prompt_tokens)} read, ${short(rollout.n_sampled_tokens)} sampled`, `${number(rollout.n_prompt_tokens)} in prompts, ${number(rollout.n_sampled_tokens)} sampled, ${number(rollout.n_distinct_tokens)} distinct`),
+      pair("Exact steps", drift.transitions ? `${number(drift.exact)} of ${number(drift.transitions)}` : "–", "Steps of main whose prompt begins with exactly the tokens before it"),
+      pair("Logprobs", rollout.logprobs_mode),
+      pair("Made", moment(rollout.created_at)),
+      pair("First call", moment(rollout.first_call_at)),
+      pair(running ? "Last call" : "Closed", moment(running ? rollout.last_call_at : rollout.closed_at)),
+      rollout.stopped ? pair("Limit", `${plain(rollout.stopped.limit)} at call ${rollout.stopped.at_call}, ${plural(rollout.stopped.stops, "stop")}`) : null,
+      budget.length ? pair("Left", budget.map(([name, value]) => `${plain(name)} ${number(Math.round(value))}`).join(", ")) : null,
+      Object.entries(rollout.labels || {}).map(([name, value]) => pair(name, String(value)))),
+    rollout.tier === "train" ? null : h("p.notice.warn", `Tier ${rollout.tier}: ${rollout.tier_reason || "no exact token ids"}. It can be graded, and not trained on.`),
+  ];
+}
+
+function verdict(found, rollout) {
+  const errors = found.filter((each) => each.level === "error");
+  const warnings = found.filter((each) => each.level === "warn");
+  if (errors.length) return [h("strong.bad", "Broken: "), errors[0].message, errors.length > 1 ? ` And ${plural(errors.length - 1, "more error")}.` : ""];
+  if (rollout.incomplete) return [h("strong.bad", "Broken: "), "something of it could not be recorded."];
+  if (warnings.length) return [h("strong.warn", "Look first: "), warnings[0].message, warnings.length > 1 ? ` And ${plural(warnings.length - 1, "more warning")}.` : ""];
+  return [h("strong.good", rollout.n_calls ? "Sound" : "Waiting"), rollout.n_calls ? (found.length ? `: ${counted(found)}.` : ".") : " for its first call."];
+}
+
+/* A rollout without calls: all that is known of why. */
+function silent({ rollout, findings: found }, id) {
+  if (rollout.state === "open") {
+    return [h("div.notice", h("p", "No call has come yet. It is shown here as soon as one does."),
+      h("p", "The agent needs this rollout's base URL and secret; from inside a sandbox 127.0.0.1 is the sandbox itself.")),
+    found.length ? findings(found, id) : null];
+  }
+  return [h("div.notice.bad", h("p", "No agent ever called. A reward of this rollout says nothing of the policy.")), findings(found, id)];
 }

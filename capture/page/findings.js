@@ -1,0 +1,58 @@
+/* What is wrong with a rollout, in words, each with what to do and the calls that show it: before all else. */
+
+import { h, number, plural } from "./dom.js";
+import { to } from "./router.js";
+import { LEVEL, LEVELS } from "./words.js";
+
+const SHOWN = 12;
+
+/* Notes (level info) are folded: they are no fault. */
+export function findings(found, id) {
+  const by = (level) => found.filter((each) => each.level === level);
+  const faults = [...by("error"), ...by("warn")];
+  const notes = by("info");
+  return h("section.panel", { "aria-labelledby": "findings-head" },
+    h("h2", { id: "findings-head" }, "Findings"),
+    faults.length
+      ? h("ul.findings", faults.map((each) => one(each, id)))
+      : h("p", found.length ? "Nothing that stops you from training on it." : "None: nothing to say of it."),
+    notes.length ? h("details.notes", h("summary", plural(notes.length, "note"), ": ", notes.map((each) => each.code).join(", ")),
+      h("ul.findings", notes.map((each) => one(each, id)))) : null);
+}
+
+/* "1 error, 2 warnings, 3 notes" */
+export function counted(found) {
+  return LEVELS
+    .map((level) => [found.filter((each) => each.level === level).length, LEVEL[level][1]])
+    .filter(([n]) => n)
+    .map(([n, word]) => plural(n, word))
+    .join(", ");
+}
+
+function one(finding, id) {
+  const [shape, word] = LEVEL[finding.level] || ["info", finding.level];
+  const data = Object.entries(finding.data || {}).filter(([, value]) => value !== null && value !== "" && !(typeof value === "object" && !Object.keys(value).length));
+  return h("li.finding",
+    h("p.finding-head", h("span.tag", { class: shape }, word), " ", h("code", finding.code), " ", h("span.finding-says", finding.message)),
+    finding.means ? h("p.quiet", finding.means) : null,
+    finding.hint ? h("p", h("strong", "What to do: "), finding.hint) : null,
+    data.length ? h("dl.pairs", data.map(([name, value]) => h("div", h("dt", name.replaceAll("_", " ")), h("dd", said(value))))) : null,
+    finding.calls.length ? callLinks(finding.calls, id) : null);
+}
+
+function callLinks(calls, id) {
+  const link = (n) => h("a", { href: to("rollouts", id, "calls", n) }, `#${n}`);
+  const rest = calls.slice(SHOWN);
+  const where = h("p.calls-of", "Calls ", calls.slice(0, SHOWN).flatMap((n) => [link(n), " "]));
+  if (rest.length) {
+    const more = h("button.small", { type: "button", onclick: () => more.replaceWith(...rest.flatMap((n) => [link(n), " "])) }, `${number(rest.length)} more`);
+    where.append(more);
+  }
+  return where;
+}
+
+function said(value) {
+  if (Array.isArray(value)) return value.length && typeof value[0] !== "object" ? value.join(", ") : JSON.stringify(value);
+  if (value && typeof value === "object") return Object.entries(value).map(([name, each]) => `${name.replaceAll("_", " ")}: ${typeof each === "object" ? JSON.stringify(each) : each}`).join("; ");
+  return typeof value === "number" ? number(value) : String(value);
+}

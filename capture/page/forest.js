@@ -1,0 +1,215 @@
+/* The forest of a rollout, drawn like a commit log beside a table with a row a call.
+
+   The drawing says in shapes what the table says in words: who can't see it misses nothing. Rows have one height, so
+   the drawing is one SVG under the table's first column, made anew as a whole when a call comes; of the table's rows only
+   those that changed are. */
+
+import { fill, h, number, plural, span, svg } from "./dom.js";
+import { lanes, ties } from "./lanes.js";
+import { to } from "./router.js";
+import { FORK, LINK, ROLE, STATUS, notesOf, plain, roleOf } from "./words.js";
+
+const ROW = 30;
+const LANE = 16;
+/* Of the drawing, in pixels: with more lanes they stand closer. */
+const WIDEST = 260;
+const HEADERS = [["Forest", "lanes"], ["Call"], ["Role"], ["Hangs on"], ["Prompt", "number"], ["Sampled", "number"], ["Finish"], ["Status"], ["Began", "number"], ["First token", "number"], ["Took", "number"], ["Notes"]];
+
+export class Forest {
+  constructor(id, { onSelect = () => {} } = {}) {
+    this.id = id;
+    this.rows = new Map();
+    this.order = [];
+    this.selected = null;
+    this.onSelect = onSelect;
+    this.drawing = svg("svg", { class: "forest-drawing", role: "img", focusable: "false" });
+    this.body = h("tbody", { onclick: (event) => this.#clicked(event), onfocusin: (event) => this.#focused(event) });
+    this.table = h("table.forest-table",
+      h("caption.hidden", "Calls in order of arrival"),
+      h("thead", h("tr", HEADERS.map(([name, kind]) => h("th", { scope: "col", class: kind || null }, name)))),
+      this.body);
+    this.holder = h("div.forest-holder", this.table, this.drawing);
+    this.element = h("div.forest.wide", { role: "region", "aria-label": "Forest of calls", tabindex: "0" }, this.holder);
+  }
+
+  /* Shows a graph; returns how many rows were made. */
+  update(graph) {
+    const conversations = new Map(graph.conversations.map((each) => [each.n, each]));
+    const kept = new Set(graph.forks.map((fork) => fork.kept).filter((n) => n !== null));
+    const calls = [...graph.calls].sort((a, b) => a.n - b.n);
+    const first = calls.length ? Date.parse(calls[0].started_at) : 0;
+    const drawn = lanes(calls, kept);
+    let made = 0;
+    const elements = [];
+    for (const call of calls) {
+      const conversation = conversations.get(call.conversation);
+      const key = JSON.stringify([call, conversation?.role, conversation?.kind, conversation?.parent_call, kept.has(call.n), first]);
+      const held = this.rows.get(call.n);
+      if (held?.key === key) {
+        elements.push(held.element);
+        continue;
+      }
+      const element = this.#row(call, conversation, conversations, kept, first);
+      const focused = held?.element.contains(document.activeElement);
+      if (held) held.element.replaceWith(element);
+      this.rows.set(call.n, { key, element, call });
+      elements.push(element);
+      if (focused) element.querySelector("a").focus({ preventScroll: true });
+      made += 1;
+    }
+    this.order = calls.map((call) => call.n);
+    /* Rows are appended alone where nothing else changed, so that what has the focus keeps it. */
+    const known = new Set(this.order);
+    for (const [n, row] of this.rows) {
+      if (known.has(n)) continue;
+      row.element.remove();
+      this.rows.delete(n);
+    }
+    let before = this.body.firstChild;
+    for (const element of elements) {
+      if (element === before) before = before.nextSibling;
+      else this.body.insertBefore(element, before);
+    }
+    this.#draw(graph, calls, conversations, drawn);
+    if (this.selected !== null) this.#mark(this.selected);
+    return made;
+  }
+
+  /* Chooses a call, as the keys do. */
+  select(n, { focus = true } = {}) {
+    const row = this.rows.get(n);
+    if (!row) return;
+    this.#mark(n);
+    if (focus) row.element.querySelector("a").focus({ preventScroll: true });
+    row.element.scrollIntoView({ block: "nearest" });
+    this.onSelect(n);
+  }
+
+  step(by) {
+    if (!this.order.length) return;
+    const at = this.selected === null ? (by > 0 ? -1 : this.order.length) : this.order.indexOf(this.selected);
+    this.select(this.order[Math.max(0, Math.min(this.order.length - 1, at + by))]);
+  }
+
+  /* To the parent of the chosen call. */
+  parent() {
+    const row = this.rows.get(this.selected);
+    if (row && row.call.parent !== null) this.select(row.call.parent);
+  }
+
+  #mark(n) {
+    if (this.selected !== null) this.rows.get(this.selected)?.element.removeAttribute("aria-current");
+    this.selected = n;
+    this.rows.get(n)?.element.setAttribute("aria-current", "true");
+  }
+
+  #clicked(event) {
+    const row = event.target.closest("tr");
+    if (!row || event.target.closest("a, button")) return;
+    if (document.getSelection()?.toString()) return;
+    this.select(Number(row.dataset.n));
+  }
+
+  #focused(event) {
+    const row = event.target.closest("tr");
+    if (!row) return;
+    const n = Number(row.dataset.n);
+    if (n === this.selected) return;
+    this.#mark(n);
+    this.onSelect(n);
+  }
+
+  #row(call, conversation, conversations, kept, first) {
+    const [role, said] = roleOf(call, conversations);
+    const [mark, status, why] = STATUS[call.status] || ["?", call.status, ""];
+    const notes = notesOf(call, conversation, kept);
+    const began = call.started_at ? `+${span(Date.parse(call.started_at) - first)}` : "–";
+    const hangs = call.parent === null ? "root" : `${call.link === "exact" ? "exact" : call.link}${call.drift ? ` ${number(call.drift.tokens)} ${plain(call.drift.cause)}` : ""}`;
+    return h("tr", { dataset: { n: call.n }, class: call.discarded ? "discarded" : null },
+      h("td.lanes"),
+      h("th.call", { scope: "row" }, h("a", { href: to("rollouts", this.id, "calls", call.n), "aria-label": `Call ${call.n}, ${said}, ${status}` }, `#${call.n}`)),
+      h("td", h("span", { class: `role-${role}`, title: ROLE[role] }, said)),
+      h("td.hangs", { class: `link-${call.link}`, title: LINK[call.link] || "" }, call.link === "drift" || call.link === "compaction"
+        ? h("a", { href: to("rollouts", this.id, "tokens", call.n, call.drift ? { at: call.drift.at } : {}), "aria-label": `Tokens of call ${call.n} at its break: ${hangs}` }, hangs)
+        : hangs, call.parent === null || call.parent === undefined ? null : h("span.quiet", ` on #${call.parent}`)),
+      h("td.number", number(call.n_prompt)),
+      h("td.number", number(call.n_sampled)),
+      h("td", { class: call.finish_reason === "length" ? "attention" : null }, plain(call.finish_reason ?? "–")),
+      h("td", { class: `status-${call.status}`, title: why }, h("span", { "aria-hidden": "true" }, `${mark} `), status),
+      h("td.number", began),
+      h("td.number", span(call.first_token_ms)),
+      h("td.number", span(call.ended_ms)),
+      h("td.notes-of", { title: call.fork ? FORK[call.fork] : null }, notes.join(" · ")));
+  }
+
+  #draw(graph, calls, conversations, { rows, edges, width }) {
+    const step = width > 1 ? Math.min(LANE, (WIDEST - LANE) / (width - 1)) : LANE;
+    const across = Math.ceil((Math.max(1, width) - 1) * step + LANE + 8);
+    this.holder.style.setProperty("--lanes", `${across}px`);
+    const at = new Map(rows.map(({ n, lane }, i) => [n, { x: LANE / 2 + 4 + lane * step, y: i * ROW + ROW / 2 }]));
+    const by = new Map(calls.map((call) => [call.n, call]));
+    const colour = (n) => `role-${roleOf(by.get(n), conversations)[0]}`;
+    const lines = edges.map((edge) => this.#edge(edge, at, colour(edge.to), by.get(edge.to)));
+    const dotted = ties(graph).map((tie) => {
+      const from = at.get(tie.from);
+      const end = at.get(tie.to);
+      const bend = from.x === end.x ? 10 : 0;
+      return svg("path", { class: `tie ${colour(tie.to)}`, d: `M${from.x},${from.y} C${from.x + bend},${from.y + ROW * 0.8} ${end.x + bend},${end.y - ROW * 0.8} ${end.x},${end.y}` });
+    });
+    const nodes = calls.map((call) => node(call, at.get(call.n), colour(call.n)));
+    const height = calls.length * ROW;
+    this.drawing.setAttribute("width", across);
+    this.drawing.setAttribute("height", Math.max(height, 1));
+    this.drawing.setAttribute("viewBox", `0 0 ${across} ${Math.max(height, 1)}`);
+    this.drawing.setAttribute("aria-label", `${plural(calls.length, "call")} in ${plural(graph.conversations.length, "conversation")}, ${plural(graph.forks.length, "fork")}; the table says the same`);
+    fill(this.drawing, dotted, lines, nodes);
+  }
+
+  #edge({ from, to: child, kind }, at, colour, call) {
+    const a = at.get(from);
+    const b = at.get(child);
+    const path = a.x === b.x
+      ? `M${a.x},${a.y} V${b.y}`
+      : `M${a.x},${a.y} C${a.x},${a.y + ROW * 0.7} ${b.x},${a.y + ROW * 0.3} ${b.x},${a.y + ROW} V${b.y}`;
+    const line = svg("path", { class: `edge ${kind} ${colour}`, d: path });
+    if (kind === "drift") {
+      /* Two strokes across, as where an axis is broken. */
+      const y = b.y - ROW / 2;
+      return [line, svg("path", { class: "gap", d: `M${b.x - 4},${y + 2} L${b.x + 4},${y - 2}` }),
+        svg("path", { class: "break", d: `M${b.x - 5},${y + 4} L${b.x + 5},${y} M${b.x - 5},${y} L${b.x + 5},${y - 4}` }, svg("title", `drift of ${call.drift?.tokens ?? "?"} tokens`))];
+    }
+    if (kind === "compaction") {
+      const y = b.y - ROW / 2;
+      return [line, svg("path", { class: `fold ${colour}`, d: `M${b.x},${y - 5} L${b.x + 5},${y} L${b.x},${y + 5} L${b.x - 5},${y} Z` }, svg("title", "compaction"))];
+    }
+    return [line];
+  }
+}
+
+function node(call, { x, y }, colour) {
+  const title = svg("title", `call ${call.n}: ${call.status}`);
+  switch (call.status) {
+    case "complete": return svg("circle", { class: `node ${colour}`, cx: x, cy: y, r: 5 }, title);
+    case "undelivered": return svg("circle", { class: `node hollow ${colour}`, cx: x, cy: y, r: 4.5 }, title);
+    case "aborted": return svg("path", { class: `node cross ${colour}`, d: `M${x - 4.5},${y - 4.5} L${x + 4.5},${y + 4.5} M${x + 4.5},${y - 4.5} L${x - 4.5},${y + 4.5}` }, title);
+    case "stopped": return svg("rect", { class: `node ${colour}`, x: x - 4.5, y: y - 4.5, width: 9, height: 9 }, title);
+    case "running": return svg("circle", { class: `node running ${colour}`, cx: x, cy: y, r: 4.5 }, title);
+    default: return svg("path", { class: "node fault", d: `M${x},${y - 6} L${x + 6},${y + 5} L${x - 6},${y + 5} Z` }, title);
+  }
+}
+
+/* What the shapes mean, in words. */
+export function legend() {
+  const shape = (...drawn) => svg("svg", { width: 20, height: 20, viewBox: "0 0 20 20", "aria-hidden": "true", focusable: "false" }, drawn);
+  const line = (kind) => svg("path", { class: `edge ${kind} role-main`, d: "M10,0 V20" });
+  const at = { x: 10, y: 10 };
+  const entry = (drawn, text) => h("li", shape(drawn), h("span", text));
+  const call = (status) => node({ n: "", status }, at, "role-main");
+  return h("ul.legend", { "aria-label": "What the shapes mean" },
+    ["main", "subagent", "auxiliary"].map((role) => entry(svg("circle", { class: `node role-${role}`, cx: 10, cy: 10, r: 5 }), role)),
+    entry(call("undelivered"), "undelivered"), entry(call("aborted"), "aborted"), entry(call("error"), "error"),
+    entry(call("stopped"), "stopped by a limit"), entry(call("running"), "running"),
+    entry([line("drift"), svg("path", { class: "break", d: "M5,14 L15,10 M5,10 L15,6" })], "drift: tokens part"),
+    entry([line("compaction"), svg("path", { class: "fold role-main", d: "M10,5 L15,10 L10,15 L5,10 Z" })], "compaction"),
+    entry(svg("path", { class: "tie role-subagent", d: "M10,0 V20" }), "started by a tool call, or carried over"));
+}
