@@ -20,6 +20,7 @@ from capture.processes.records import PackedCall, PackedEntry, PackedRecord, Pac
 from capture.processes.remote import PackedArrival, PackedPage
 from capture.store.base import Query, State, Store, Telling
 from capture.store.canonical import Canonical
+from capture.store.summary import Look, Summary
 
 _log = logging.getLogger("treering")
 
@@ -68,6 +69,9 @@ class Desk:
             "notices": _typed(str, self._notices),
             "state": _typed(str, store.state),
             "set_state": _typed(tuple[str, bytes, str, bytes | None, list[int] | None], self._set_state),
+            "summarise": _typed(list[tuple[PackedEntry, Summary]], self._summarise),
+            "sheet": _typed(Look, store.sheet),
+            "overview": _typed(Look, store.overview),
             "events": _typed(
                 tuple[str, str | None, int], lambda asked: store.events(asked[0], rollout=asked[1], limit=asked[2])
             ),
@@ -132,6 +136,9 @@ class Desk:
 
     async def _notices(self, rollout: str) -> list[str]:
         return [records.pack_notice(each) for each in await self._store.notices(rollout)]
+
+    async def _summarise(self, made: list[tuple[PackedEntry, Summary]]) -> None:
+        await self._store.summarise([(records.entry(entry), summary) for entry, summary in made])
 
     async def _set_state(self, asked: tuple[str, bytes, str, bytes | None, list[int] | None]) -> State | None:
         rollout, body, at, owner, versions = asked

@@ -37,6 +37,7 @@ from capture.store.base import (
     Telling,
 )
 from capture.store.canonical import Canonical
+from capture.store.summary import Look, Overview, Sheet, Summary
 from graph.records import Call, Notice, Stop
 
 _canonical = Canonical(kept_bytes=0)
@@ -226,6 +227,18 @@ class RemoteStore:
         asked = (rollout, body, at, owner, None if expected is None else sorted(expected))
         found: State | None = msgspec.msgpack.decode(await self._ask("set_state", asked), type=State | None)
         return found
+
+    async def summarise(self, made: Sequence[tuple[Entry, Summary]]) -> None:
+        """Keep summaries of rollouts; see `Store`."""
+        await self._ask("summarise", [(records.pack_entry(entry), summary) for entry, summary in made])
+
+    async def sheet(self, look: Look) -> Sheet:
+        """Return a page of rollouts by their summaries. Raises `ClientError` `bad_cursor` (400)."""
+        return unpack(await self._ask("sheet", look), Sheet)
+
+    async def overview(self, look: Look) -> Overview:
+        """Return sums over the rollouts that are looked for."""
+        return unpack(await self._ask("overview", look), Overview)
 
     async def events(self, after: str, *, rollout: str | None = None, limit: int = 500) -> list[Event]:
         """Return the committed events behind one; see `Store`."""

@@ -12,9 +12,10 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from capture.store.summary import Look, Overview, Sheet, Summary
 from graph.records import Call, FloatArray, IntArray, Message, Notice, Rollout, Stop
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Version of the stored format; a store with a higher one is refused, a lower one climbs the ladder of migrations."""
 
 Durability = Literal["process", "power", "none"]
@@ -352,6 +353,18 @@ class Store(Protocol):
         or closed, or is another's by now. Raises `ClientError` 412 `state_changed` unless its version is one of those
         `expected` (None: any).
         """
+
+    async def summarise(self, made: Sequence[tuple[Entry, Summary]]) -> None:
+        """Keep summaries of rollouts, each with an entry that says of which; one that is gone is left out.
+
+        Where a later version's is there already, that stays.
+        """
+
+    async def sheet(self, look: Look) -> Sheet:
+        """Return a page of rollouts by their summaries. Raises `ClientError` `bad_cursor` (400)."""
+
+    async def overview(self, look: Look) -> Overview:
+        """Return sums over the rollouts that are looked for; order, cursor and limit say nothing here."""
 
     async def events(self, after: str, *, rollout: str | None = None, limit: int = 500) -> list[Event]:
         """Return the committed events behind one, by its id, of all rollouts or of one, the oldest first.

@@ -201,6 +201,7 @@ class _Look:
             if call.messages is not None and call.messages not in claimed:
                 yield _unclaimed(name, call.n, call.messages)
         yield from self._counts(key, name)
+        yield from self._summary(key, name)
         yield from self._calls(name, [call.n for call in columns])
         yield from self._exchanges(key, name, {call.n for call in columns}, claimed)
         spooled = query.every(self._db, "SELECT n FROM spool WHERE rollout = ? ORDER BY n", (key,))
@@ -254,6 +255,38 @@ class _Look:
                 f"it is said to have spent {sampled} calls and {tokens} tokens; its calls come to {ended} and {taken}"
             )
             yield Fault(code="count_wrong", message=message, rollout=name)
+
+    def _summary(self, key: int, name: str) -> Iterator[Fault]:
+        """Yield what is kept of a rollout for lists, where that is not what the rollout says.
+
+        One that is behind only has to be behind. What is said of the graph is not worked out again.
+        """
+        row = query.first(
+            self._db,
+            "SELECT summary.version, rollout.version, rollout.state, summary.reward, record, calls, data,"
+            " (SELECT count(*) FROM call WHERE call.rollout = rollout.key)"
+            " FROM summary JOIN rollout ON rollout.key = summary.rollout WHERE rollout.key = ?",
+            (key,),
+        )
+        found: dict[str, int] = dict(
+            query.every(self._db, "SELECT code, n FROM summary_finding WHERE rollout = ?", (key,))
+        )
+        if row is None:
+            if found:
+                yield Fault(code="summary_wrong", message="it has findings and no summary", rollout=name)
+            return
+        version, present, state, reward, record, calls, data, n_calls = row
+        try:
+            told = json.loads(data)
+            of = (told["id"], told["health"]["findings"], told["n_calls"], told["reward"])
+            now = (told["state"], told["n_calls"], told["reward"]), (state, n_calls, json.loads(record).get("reward"))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            yield Fault(code="summary_wrong", message=f"its summary can't be read: {_said(error)}", rollout=name)
+            return
+        if version > present or of != (name, found, calls, reward):
+            yield Fault(code="summary_wrong", message="its summary disagrees with its own columns", rollout=name)
+        elif version == present and now[0] != now[1]:
+            yield Fault(code="summary_wrong", message=f"its summary says {now[0]}, it says {now[1]}", rollout=name)
 
     def _chains(self, key: int, name: str, claimed: set[int]) -> Iterator[Fault]:
         links: dict[int, bytes] = {}

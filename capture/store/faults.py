@@ -18,6 +18,7 @@ FAULTS: dict[str, str] = {
     "spool_left": "A call that has ended still has what was spooled of it.",
     "order_broken": "A place in the order of creation or closing, or a call's number, could be given twice.",
     "count_wrong": "What a rollout is said to have spent is not what its calls come to.",
+    "summary_wrong": "What is kept of a rollout for lists is not what the rollout says.",
 }
 """Every code that a fault may have, and what it means."""
 

@@ -231,7 +231,36 @@ CREATE TRIGGER event_noticed AFTER INSERT ON notice BEGIN
 END;
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
+# 4 → 5. What a rollout's graph said at one version of it, so that a list of many needs no graph. Whoever has the
+# version of the rollout itself beside it knows whether it still holds, so it is never brought up to date here.
+_FIFTH = """
+CREATE TABLE summary (
+  rollout INTEGER PRIMARY KEY REFERENCES rollout ON DELETE CASCADE,
+  version INTEGER NOT NULL,
+  trouble INTEGER NOT NULL,
+  incomplete INTEGER NOT NULL,
+  stopped INTEGER NOT NULL,
+  drifted INTEGER NOT NULL,
+  calls INTEGER NOT NULL,
+  sampled_tokens INTEGER NOT NULL,
+  reward REAL,
+  until TEXT,
+  deadline_s REAL,
+  words TEXT NOT NULL,
+  data BLOB NOT NULL
+);
+
+CREATE TABLE summary_finding (
+  code TEXT NOT NULL,
+  rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  level INTEGER NOT NULL,
+  n INTEGER NOT NULL,
+  PRIMARY KEY (code, rollout)
+) WITHOUT ROWID;
+CREATE INDEX summary_finding_rollout ON summary_finding (rollout);
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
 """`STEPS[i]` takes a file from version i to i + 1."""
 
 assert len(STEPS) == FORMAT_VERSION

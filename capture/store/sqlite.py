@@ -25,7 +25,7 @@ import apsw
 
 from capture import clock
 from capture.errors import StoreError
-from capture.store import answers, events, migrations, query, reads, states, tally, writes
+from capture.store import answers, events, migrations, query, reads, states, sums, tally, writes
 from capture.store.base import (
     Arrival,
     Durability,
@@ -43,6 +43,7 @@ from capture.store.base import (
 )
 from capture.store.canonical import Canonical
 from capture.store.lock import Lock
+from capture.store.summary import Look, Overview, Sheet, Summary
 from capture.store.writer import Op, Writer
 from graph.records import Call, Notice, Rollout, Stop
 
@@ -322,6 +323,19 @@ class SqliteStore:
             lambda db: states.put(db, rollout, body, at=at, owner=owner, expected=expected)
         )
         return state
+
+    async def summarise(self, made: Sequence[tuple[Entry, Summary]]) -> None:
+        """Keep summaries of rollouts; see `Store`."""
+        made = tuple(made)
+        await self._writer.run(lambda db: sums.put(db, made))
+
+    async def sheet(self, look: Look) -> Sheet:
+        """Return a page of rollouts by their summaries. Raises `ClientError` `bad_cursor` (400)."""
+        return await self._read(lambda db: sums.sheet(db, look))
+
+    async def overview(self, look: Look) -> Overview:
+        """Return sums over the rollouts that are looked for."""
+        return await self._read(lambda db: sums.overview(db, look))
 
     async def events(self, after: str, *, rollout: str | None = None, limit: int = 500) -> list[Event]:
         """Return the committed events behind one; see `Store`. Nothing is waited for: what isn't there yet comes."""

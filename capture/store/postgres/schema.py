@@ -15,7 +15,7 @@ from __future__ import annotations
 from capture.errors import StoreError
 from capture.store.postgres.driver import Connection
 
-VERSION = 3
+VERSION = 4
 """Version of the format on PostgreSQL; it climbs by itself, not with the file's."""
 
 LOCKS = 0x54524E47
@@ -292,7 +292,35 @@ $$;
 CREATE TRIGGER event_noticed AFTER INSERT ON notice FOR EACH ROW EXECUTE FUNCTION tell_notice();
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
+# 3 → 4. What a rollout's graph said at one version of it, so that a list of many needs no graph.
+_FOURTH = """
+CREATE TABLE summary (
+  rollout bigint PRIMARY KEY REFERENCES rollout ON DELETE CASCADE,
+  version bigint NOT NULL,
+  trouble boolean NOT NULL,
+  incomplete boolean NOT NULL,
+  stopped boolean NOT NULL,
+  drifted integer NOT NULL,
+  calls integer NOT NULL,
+  sampled_tokens bigint NOT NULL,
+  reward double precision,
+  until text COLLATE "C",
+  deadline_s double precision,
+  words text NOT NULL,
+  data bytea NOT NULL
+);
+
+CREATE TABLE summary_finding (
+  code text COLLATE "C" NOT NULL,
+  rollout bigint NOT NULL REFERENCES rollout ON DELETE CASCADE,
+  level smallint NOT NULL,
+  n integer NOT NULL,
+  PRIMARY KEY (code, rollout)
+);
+CREATE INDEX summary_finding_rollout ON summary_finding (rollout);
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
 """`STEPS[i]` takes a database from version i to i + 1."""
 
 assert len(STEPS) == VERSION

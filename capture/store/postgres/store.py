@@ -40,12 +40,13 @@ from capture.store.base import (
     Telling,
 )
 from capture.store.canonical import Canonical
-from capture.store.postgres import calls, events, leases, link, rollouts, schema, states
+from capture.store.postgres import calls, events, leases, link, rollouts, schema, states, sums
 from capture.store.postgres.driver import Connection, Pool, asyncpg
 from capture.store.postgres.leases import BEAT_S, LEASE_S, Lease
 from capture.store.postgres.link import ACQUIRE_S, COMMAND_S, Address, Link, Sort
 from capture.store.postgres.prepared import Begin, Brought, Deliver, Finish, Note
 from capture.store.postgres.writer import PATIENCE_S, PAUSE_S, Op, Writer
+from capture.store.summary import Look, Overview, Sheet, Summary
 from capture.tasks import spawn
 from graph.records import Call, Notice, Rollout, Stop
 
@@ -335,6 +336,19 @@ class PostgresStore:
             lambda db: states.put(db, rollout, body, at=at, owner=owner, expected=expected)
         )
         return state
+
+    async def summarise(self, made: Sequence[tuple[Entry, Summary]]) -> None:
+        """Keep summaries of rollouts; see `Store`."""
+        made = tuple(made)
+        await self._writer.run(lambda db: sums.put(db, made))
+
+    async def sheet(self, look: Look) -> Sheet:
+        """Return a page of rollouts by their summaries. Raises `ClientError` `bad_cursor` (400)."""
+        return await self._read(lambda db: sums.sheet(db, look))
+
+    async def overview(self, look: Look) -> Overview:
+        """Return sums over the rollouts that are looked for."""
+        return await self._read(lambda db: sums.overview(db, look), snapshot=True)
 
     async def events(self, after: str, *, rollout: str | None = None, limit: int = 500) -> list[Event]:
         """Return the committed events behind one; see `Store`. Nothing is waited for: what isn't there yet comes."""

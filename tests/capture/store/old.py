@@ -19,6 +19,7 @@ import apsw.shell
 import numpy as np
 
 from capture.store.base import Delta, Exchange, Record
+from capture.store.summary import Found, Summary
 from graph.records import Notice
 from tests.capture.store.samples import NOW, call, ended, entry, ids, open_at, request
 
@@ -29,6 +30,12 @@ TOOLS = [{"type": "function", "function": {"name": "f", "description": "d" * 300
 FIRST = request("hi", tools=TOOLS, seed=10**20)
 SECOND = request("hi", "hello", "more", tools=TOOLS)
 STATE = b'{"board": [1, 2.50]}'
+ROW = b'{"id":"old","state":"closed","n_calls":2,"reward":1.0,"health":{"findings":{"engine_errors":1}}}'
+SUMMARY = Summary(
+    version=5, row=ROW, words="old\ng\ntrain", trouble=True, calls=2, sampled_tokens=2,
+    reward=1.0, findings=(Found("engine_errors", 1, 1),),
+)  # fmt: skip
+"""Of the rollout as it is in the end, as far as a store reads one."""
 DELIVERED_AT = "2026-01-01T00:00:01.000Z"
 
 
@@ -68,7 +75,8 @@ async def fill(store: Any) -> None:
     store.deliver("old", [0], delivered=True, at=DELIVERED_AT)
     store.notice("old", Notice(code="request_refused", at=NOW, calls=(1,), data={"field": "priority"}))
     await store.set_state("old", STATE, at=NOW)
-    await store.change("old", {"state": "closed", "reward": 1.0, "roles": {0: "main"}})
+    closed = await store.change("old", {"state": "closed", "reward": 1.0, "roles": {0: "main"}})
+    await store.summarise([(closed, SUMMARY)])
     await store.close()
 
 

@@ -11,6 +11,7 @@ from capture.store import check as checked
 from capture.store.base import FORMAT_VERSION, Delta, Spool
 from capture.store.check import check
 from capture.store.faults import FAULTS, WASTE
+from capture.store.summary import Found, Summary
 from graph.records import Notice
 from tests.capture.store.samples import call, ended, entry, ids, logprobs, open_at, request
 
@@ -39,7 +40,13 @@ async def filled(path: Path) -> None:
     body = request("endless")
     store.begin("b", call(3, body), body)
     store.spool("b", 3, Spool(prompt_ids=ids(1), sampled_ids=ids(2), logprobs=None))
-    await store.change("a", {"state": "closed"})
+    closed = await store.change("a", {"state": "closed", "reward": 0.5})
+    row = {"id": "a", "state": "closed", "n_calls": 3, "reward": 0.5, "health": {"findings": {"expired": 1}}}
+    summary = Summary(
+        version=closed.version, row=json.dumps(row).encode(), words="a", calls=3, reward=0.5,
+        findings=(Found("expired", 1, 1),),
+    )  # fmt: skip
+    await store.summarise([(closed, summary)])
     # As a kill would leave it: the call still runs.
     await store.close()
 
@@ -134,6 +141,16 @@ DAMAGES = {
     ),
     "a rollout's counter": (f"UPDATE rollout SET tick = 0 WHERE key = {B}", {("order_broken", "b", None)}),
     "what was spent": (f"UPDATE rollout SET new_tokens = 1 WHERE key = {B}", {("count_wrong", "b", None)}),
+    "a summary": ("UPDATE summary SET data = x'7b'", {("summary_wrong", "a", None)}),
+    "a summary's form": ("UPDATE summary SET data = '[]'", {("summary_wrong", "a", None)}),
+    "a summary's version": ("UPDATE summary SET version = 99", {("summary_wrong", "a", None)}),
+    "a summary's column": ("UPDATE summary SET calls = 2", {("summary_wrong", "a", None)}),
+    "a summary's finding": ("DELETE FROM summary_finding", {("summary_wrong", "a", None)}),
+    "a finding without a summary": ("DELETE FROM summary", {("summary_wrong", "a", None)}),
+    "what a summary is of": (
+        "UPDATE rollout SET record = json_set(record, '$.reward', 1.0) WHERE id = 'a'",
+        {("summary_wrong", "a", None)},
+    ),
     "a spool": (f"INSERT INTO spool (rollout, n) VALUES ({B}, 0)", {("spool_left", "b", 0)}),
 }
 
@@ -213,6 +230,11 @@ async def test_a_long_rollout_is_read_in_pages_and_the_damaged_call_is_the_one_n
     await store.close()
     damage(tmp_path / "t.db", "UPDATE call SET record = 'no' WHERE n = 6")
     assert found(tmp_path / "t.db") == [("call_damaged", "a", 6)]
+
+
+async def test_a_summary_that_is_behind_is_no_fault(path):
+    damage(path, "UPDATE rollout SET version = version + 1, record = json_set(record, '$.reward', 1.0)")
+    assert check(path).faults == ()
 
 
 def test_every_code_is_explained():

@@ -13,12 +13,16 @@ import pytest
 from capture.errors import StoreError
 from capture.store import migrations, query
 from capture.store.base import FORMAT_VERSION, Query, State
+from capture.store.summary import Line, Look
 from graph.records import Notice
 from tests.capture.store import old
 from tests.capture.store.samples import NOW, as_json, open_at, plain
 
 FILES = Path(__file__).parent / "files"
 STATES = 3
+"""The version that began to keep them."""
+
+SUMMARIES = 5
 """The version that began to keep them."""
 
 DESCRIBED = (Path(__file__).parents[3] / "docs" / "store.md").read_text()
@@ -90,6 +94,8 @@ async def test_all_that_lies_in_a_stored_file_is_read(tmp_path, version):
     assert await store.notices("old") == [notice]
     kept = State(version=1, body=old.STATE, changed_at=NOW)
     assert await store.state("old") == (kept if version >= STATES else State())
+    row = old.SUMMARY.row if version >= SUMMARIES else None
+    assert (await store.sheet(Look())).lines == (Line(id="old", cursor="cr1", row=row),)
     await store.close()
 
 

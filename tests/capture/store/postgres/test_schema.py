@@ -13,6 +13,7 @@ from capture.errors import StoreError
 from capture.store.base import Query, State
 from capture.store.postgres import schema
 from capture.store.postgres.driver import asyncpg
+from capture.store.summary import Line, Look
 from graph.records import Notice
 from tests.capture.store import old
 from tests.capture.store.places import DatabasePlace, opened
@@ -23,6 +24,8 @@ DESCRIBED = (Path(__file__).parents[4] / "docs" / "store.md").read_text()
 VERSIONS = range(1, schema.VERSION + 1)
 STATES = 2
 """The version that began to keep them."""
+SUMMARIES = 4
+"""The same."""
 
 
 @pytest.fixture
@@ -86,6 +89,8 @@ async def test_all_that_lies_in_a_stored_database_is_read(empty, version):
     assert await store.notices("old") == [notice]
     kept = State(version=1, body=old.STATE, changed_at=NOW)
     assert await store.state("old") == (kept if version >= STATES else State())
+    row = old.SUMMARY.row if version >= SUMMARIES else None
+    assert (await store.sheet(Look())).lines == (Line(id="old", cursor="cr1", row=row),)
     # It can be gone on with.
     await store.change("old", {"state": "open"})
     at = await store.arrive("old", choices=1, started_at=NOW)
