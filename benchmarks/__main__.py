@@ -11,6 +11,7 @@ MEASUREMENTS = {
     "drift": "what of a conversation is rendered anew to other ids, plain, pinned and re-rendered",
     "graph": "bytes per distinct token, time per append",
     "store": "commits a second, calls lost to kills, exported tokens a second",
+    "page": "how long until the page shows what was asked for, in a real browser",
 }
 
 

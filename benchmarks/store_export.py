@@ -110,9 +110,11 @@ class Appliance:
     """A running appliance, asked for exports."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, key: str) -> None:
+        self.pid = process.pid
+        self.url = f"http://127.0.0.1:{port}"
+        self.key = key
         self._process = process
         self._port = port
-        self._key = key
 
     def __repr__(self) -> str:
         return f"<Appliance on port {self._port}>"
@@ -155,7 +157,7 @@ class Appliance:
         """Read an answer; return its bytes."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=ANSWER_LIMIT_S)
         with contextlib.closing(connection):
-            connection.request("GET", path, headers={"Authorization": f"Bearer {self._key}"})
+            connection.request("GET", path, headers={"Authorization": f"Bearer {self.key}"})
             answer = connection.getresponse()
             size, last = 0, b""
             while piece := answer.read(CHUNK):
@@ -177,6 +179,13 @@ def serving(folder: Path, shape: Shape) -> Iterator[Appliance]:
     """Fill a store and run an appliance over it, for a block."""
     url = f"sqlite:///{folder}/treering.db"
     asyncio.run(fill(url, shape))
+    with running(folder, url) as appliance:
+        yield appliance
+
+
+@contextlib.contextmanager
+def running(folder: Path, url: str) -> Iterator[Appliance]:
+    """Run an appliance over a store, on the scripted engine, for a block. Raises RuntimeError if it doesn't start."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
