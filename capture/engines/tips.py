@@ -1,12 +1,14 @@
 """The ids of long prompts, parsed only where they are new.
 
 An agent's prompt is the one before and something more, and so is the text of its ids: 630 KB for 100,000 of them. What
-is kept of a rollout is that text of its last few prompts, with the ids; of a new one that begins with such a text only
-the rest is parsed (0.1 ms in place of 8; a text that is new all through takes 5).
+is kept of a rollout is the ids of its last few prompts, and what their text is known by again; of a new one that begins
+with such a text only the rest is parsed (0.2 ms in place of 8; a text that is new all through takes 5).
 
 Rules
-1. Text equality proves equality of ids, since the kept text was parsed itself. The byte behind it must be `,` or `]`:
-   `12` is no beginning of `123`.
+1. Equal text has equal ids, since the earlier one was parsed itself. The byte behind it must be `,` or `]`: `12` is no
+   beginning of `123`. Texts are held to be equal when their lengths are, their last bytes, and the hashes of all their
+   blocks: Python's own (SipHash, 64 bits, a secret key for each process), which two texts have in common by chance once
+   in 2^64. To keep the texts themselves would take 6.3 bytes a token beside the 4 of the ids, for every open rollout.
 2. Taken is only what is sure to be a JSON list of numbers from 0 to 2^31 - 1, written without spaces; of anything else
    `None` is said, and the ordinary reader reads.
 3. The list is found by the bytes of its key. Its quotes are bare, so they are no text; that the key stands at the top,
@@ -26,14 +28,20 @@ from capture import rawjson
 from capture.engines.sampled import MAX_ID, NULL
 from graph.records import IntArray
 
-KEPT_BYTES = 128 << 20
-"""Of all rollouts together; a prompt of 100,000 tokens takes 1 MB. The least recently used rollout goes first."""
+KEPT_BYTES = 64 << 20
+"""Of all rollouts together, 4 a token: a thousand prompts of 16,000. The least recently used rollout goes first."""
 
 TIPS = 4
 """Prompts kept of a rollout: its main conversation's last one, and those of a few subagents that run beside it."""
 
 LONG = 2048
 """Bytes of a list from which this is worth its while."""
+
+BLOCK = 1 << 16
+"""Bytes of text under one hash: of a prompt that grows, only the last block is hashed again."""
+
+TAIL = 64
+"""Bytes of a text's end that are kept: prompts of other conversations part before it, and are not hashed."""
 
 _KEY = b'"prompt_token_ids"'
 _LIST = _KEY + b":["
@@ -42,10 +50,29 @@ _POWERS = tuple(10**k for k in range(1, len(str(MAX_ID))))
 
 
 class Tip(NamedTuple):
-    """A prompt: the text of its ids up to the closing bracket, and the ids."""
+    """A prompt: the ids, and of their text, up to the closing bracket, what it is known by."""
 
-    text: bytes
+    length: int
+    # By block.
+    hashes: tuple[int, ...]
+    tail: bytes
     ids: IntArray
+
+    def begins(self, text: bytes) -> bool:
+        """Say whether a longer text begins with this one's."""
+        n = self.length
+        if len(text) <= n or text[n] not in b",]" or text[max(0, n - TAIL) : n] != self.tail:
+            return False
+        view = memoryview(text)[:n]
+        return all(hash(view[i * BLOCK : (i + 1) * BLOCK]) == known for i, known in enumerate(self.hashes))
+
+
+def _tip(text: bytes, ids: IntArray, before: Tip | None) -> Tip:
+    """Return what is kept of a text, which ends with its bracket; `before` is one that it begins with."""
+    view = memoryview(text)[:-1]
+    whole = before.hashes[: before.length // BLOCK] if before is not None else ()
+    rest = [hash(view[at : at + BLOCK]) for at in range(len(whole) * BLOCK, len(view), BLOCK)]
+    return Tip(len(view), (*whole, *rest), bytes(view[-TAIL:]), ids)
 
 
 class Known:
@@ -62,29 +89,28 @@ class Known:
     @property
     def size(self) -> int:
         """Bytes held."""
-        return sum(len(tip.text) + tip.ids.nbytes for tip in self.tips)
+        return sum(tip.ids.nbytes for tip in self.tips)
 
     def maybe_ids(self, text: bytes) -> IntArray | None:
         """Return the ids of a list's text, and keep it; None where that is for the ordinary reader."""
         if not (text.startswith(b"[") and text.endswith(b"]")):
             return None
-        for tip in self.tips:
-            if text.startswith(tip.text) and text[len(tip.text)] in b",]":
-                rest = text[len(tip.text) : -1]
-                if not rest:
-                    return tip.ids
-                new = maybe_parse(rest[1:])
-                if new is None:
-                    return None
-                ids = np.concatenate((tip.ids, new))
-                self.tips.remove(tip)
-                break
+        before = next((tip for tip in self.tips if tip.begins(text)), None)
+        if before is not None:
+            rest = text[before.length : -1]
+            if not rest:
+                return before.ids
+            new = maybe_parse(rest[1:])
+            if new is None:
+                return None
+            ids = np.concatenate((before.ids, new))
+            self.tips.remove(before)
         else:
             found = maybe_parse(text[1:-1])
             if found is None:
                 return None
             ids = found
-        self.tips.insert(0, Tip(text[:-1], ids))
+        self.tips.insert(0, _tip(text, ids, before))
         del self.tips[TIPS:]
         return ids
 

@@ -117,13 +117,32 @@ def test_conversations_side_by_side_have_a_tip_each_and_the_oldest_goes() -> Non
     assert len(known.tips) == tips.TIPS
 
 
+def test_a_text_of_many_blocks_is_known_again_and_each_byte_of_it_counts() -> None:
+    first = list(range(1000, 1000 + 3 * tips.BLOCK // 5))
+    known = Known()
+    read(known, *first)
+    assert len(known.tips[0].hashes) == 4
+    longer = [*first, 7, 8]
+    assert read(known, *longer) == longer
+    fresh = Known()
+    read(fresh, *longer)
+    assert known.tips[0][:3] == fresh.tips[0][:3]
+    written = text(*longer)
+    for at in (1, tips.BLOCK - 1, tips.BLOCK, 2 * tips.BLOCK + 5, known.tips[0].length - 1):
+        other = bytearray(written + b",")
+        other[at] ^= 1
+        assert not known.tips[0].begins(bytes(other))
+    assert known.tips[0].begins(written)
+    assert not known.tips[0].begins(written[:-1])
+
+
 class Owner:
     pass
 
 
 def test_all_together_are_bounded_and_the_rollout_that_is_least_used_goes_first() -> None:
     a, b = Owner(), Owner()
-    size = len(text(1, 2)) - 1 + 8
+    size = 8
     kept = Tips(kept_bytes=size)
     read(kept.of("a", a), 1, 2)
     read(kept.of("b", b), 1, 2)
