@@ -5,6 +5,7 @@ Built from a copy of what git has, installed from the wheels of `bin/setup.py re
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -124,6 +125,17 @@ def test_an_sdist_holds_what_builds_the_wheel_and_no_halves_of_tests(built, clon
         "MANIFEST.in",
     } | {name for name in held if "/" not in name and (clone / name).is_file()}
     assert {name for name in held if name.startswith("client/")} <= {"client/VERSION"}
+
+
+def test_what_the_dockerfile_copies_builds_the_same_wheel(at_hand, built, clone, tmp_path):
+    source = tmp_path / "src"
+    for words in re.findall(r"^COPY (?!--from)(.+) \S+$", (clone / "deploy" / "Dockerfile").read_text(), re.M):
+        for name in words.split():
+            copy = shutil.copytree if (clone / name).is_dir() else shutil.copy
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            copy(clone / name, source / name)
+    uv("build", "-q", "--wheel", "--python", at_hand["3.13"], "-o", tmp_path / "dist", source, cwd=tmp_path)
+    assert names(one(tmp_path / "dist", "treering-*.whl")) == names(one(built, "treering-*.whl"))
 
 
 @pytest.mark.parametrize("form", ["wheel", "sdist"])
