@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from graph.causes import CAUSES
-from graph.outline import Outline, measure, rows, total
+from graph.survey import Outline, measure, rows, total
 from graph.records import Drift
 
 Rule = Literal["threshold", "pinned", "template", "agent", "engine", "reason"]

@@ -21,7 +21,7 @@ from capture.errors import EngineError
 from capture.settings import Settings
 from capture.trial.play import Trial, trial
 from capture.trial.scenarios import SCENARIOS, Ask
-from graph.outline import Outline, outline
+from graph.survey import Outline, outline
 
 Json = dict[str, Any]
 

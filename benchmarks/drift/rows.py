@@ -19,7 +19,7 @@ from benchmarks.drift.templates import Renderings, Template
 from capture.trial.scenarios import Ask
 from graph.drift import THRESHOLD
 from graph.graph import read
-from graph.outline import Outline, measure, outline
+from graph.survey import Outline, measure, outline
 from graph.records import Rollout
 from graph.view import graph_json
 

@@ -23,7 +23,7 @@ from capture.rerender import MissingError, RefusedError, Rerenderer
 from capture.settings import Settings
 from graph.advice import Advice, advise
 from graph.drift import THRESHOLD
-from graph.outline import Measured, Outline, measure, outline
+from graph.survey import Measured, Outline, measure, outline
 
 Json = dict[str, Any]
 

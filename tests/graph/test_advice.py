@@ -6,7 +6,7 @@ import pytest
 
 from graph.advice import FLAGS, ONE_END, REASONS, SETTINGS, advise
 from graph.causes import CAUSES
-from graph.outline import Outline, outline
+from graph.survey import Outline, outline
 
 
 def chain(*drifts, **more):
