@@ -78,7 +78,7 @@ export function span(ms) {
 export function moment(iso, now = Date.now()) {
   if (!iso) return h("span.quiet", "–");
   const ago = now - Date.parse(iso);
-  const said = ago < 0 || ago > 86400000 ? iso.replace("T", " ").slice(0, 16) : `${span(Math.max(0, ago)).replace(/ \d+ s$/, "")} ago`;
+  const said = ago < 0 || ago > 86400000 ? iso.replace("T", " ").slice(0, 16) : `${ago < 60000 ? `${Math.round(ago / 1000)} s` : span(ago).replace(/ \d+ s$/, "")} ago`;
   return h("time", { datetime: iso, title: iso }, said);
 }
 
