@@ -18,7 +18,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-N_TOKENS = 400_000
+N_TOKENS = 1_000_000
+"""Enough for a prompt of 600,000 and its conversation, and for others that begin elsewhere."""
+
 REPLY_TOKENS = 200
 """Sampled tokens of each reply: the median of tool calls and short answers."""
 

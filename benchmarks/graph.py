@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib.util
 import json
 import os
 import subprocess
@@ -29,6 +28,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from benchmarks import peers
+from benchmarks.peers import OPENENV
 from benchmarks.workloads import BESIDE, SHAPES, SIZES, Ids, Workload
 from graph.records import FloatArray
 from graph.tokens import Trie, lcp
@@ -36,7 +37,6 @@ from graph.tokens import Trie, lcp
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance.md"
 PUBLISHED = ROOT / "docs" / "graph.json"
-OPENENV = "0.10.0"
 LIMIT_S = 300.0
 """For one workload of OpenEnv's; 400 calls take some seconds."""
 
@@ -127,32 +127,6 @@ def measure(workload: Workload, store: Callable[[], Store]) -> Row:
         "append_us_p50": round(float(np.median(times)), 1),
         "append_us_last": round(float(np.median(times[-9:])), 1),
     }
-
-
-def openenv_python() -> Path:
-    """Return the Python of an environment with OpenEnv, made on first use. Raises RuntimeError where it can't be."""
-    spec = importlib.util.spec_from_file_location("treering_setup", ROOT / "bin" / "setup.py")
-    assert spec is not None
-    assert spec.loader is not None
-    setup = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(setup)
-    folder: Path = setup.REAL / "bench-openenv"
-
-    def build() -> None:
-        setup.make_venv(folder, sys.executable, ">= (3, 10)")
-        env = setup.install_environment()
-        setup.run([*setup.installer(folder, env), f"openenv=={OPENENV}"], env=env)
-
-    try:
-        setup.make(
-            setup.REAL / "bench-openenv.stamp",
-            lambda: f"openenv {OPENENV} {ROOT}",
-            "installing OpenEnv into .real/bench-openenv (a minute or two, 450 MB)",
-            build,
-        )
-    except setup.SetupError as error:
-        raise RuntimeError(str(error)) from error
-    return folder / "bin" / "python"
 
 
 def measure_openenv(python: Path, workload: Workload) -> Row:
@@ -319,7 +293,7 @@ def run(argv: list[str]) -> int:
             add(TREERING, workload, measure(workload, Runs))
     if not asked.quick:
         try:
-            python = openenv_python()
+            python = peers.environment("openenv", f"openenv=={OPENENV}", "450 MB") / "bin" / "python"
             for workload in BESIDE:
                 add(LOGPROBS, workload, measure(workload, RunsWithLogprobs))
                 add(f"openenv {OPENENV}", workload, measure_openenv(python, workload))

@@ -1,6 +1,8 @@
 """The load: so many connections, each sending its calls one after the other, as agents do.
 
-Measured for each call, from just before its first byte is sent: the time to the first token and to the last byte.
+Measured for each call, from just before its first byte is sent: the time to the first token and to the last byte; and
+of a stream the gaps between a token and the next, as the agent sees them: of tokens that came with one read all but the
+first follow at once.
 A connection is a bare protocol, since the load shares the machine with what is measured: of a reply it counts bytes
 and looks for the first token, nothing else. Whether replies are right is looked at before (`Client.ask(keep=True)`).
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -27,6 +30,8 @@ class Sample(msgspec.Struct, frozen=True):
     # None for a reply that was not streamed.
     first_token_ms: float | None
     n_bytes: int
+    # Milliseconds from one event of a stream to the next.
+    gaps_ms: array[float] = array("d")
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,12 +121,15 @@ class Reply:
         self.streamed = False
         self.first_token_at: float | None = None
         self.n_bytes = 0
+        # Seconds from one event to the next.
+        self.gaps = array("d")
+        self._last_event_at: float | None = None
         # Of a stream, so far: the engine's events of which the agent knows.
         self.n_events = marks.ahead
         self.kept: list[bytes] | None = [] if keep else None
         self._head: bytes | None = b""
         self._left = 0
-        self._chunks = Chunks()
+        self._chunks: Chunks | None = None
         self._tail = b""
         self._marks = marks
         self._tail_size = max(len(marks.event), len(marks.first_token)) - 1
@@ -135,27 +143,40 @@ class Reply:
                 return False
             self._start(self._head[:end].lower())
             data, self._head = self._head[end + 4 :], None
-        if self.streamed:
+        if self._chunks is not None:
             data = self._chunks.feed(data)
-            seen = self._tail + data
-            # A mark may have come in two pieces; one that came whole in the tail was counted there.
-            self.n_events += seen.count(self._marks.event) - self._tail.count(self._marks.event)
-            if self.first_token_at is None and self._marks.first_token in seen:
-                self.first_token_at = now
-            self._tail = seen[-self._tail_size :]
         else:
             self._left -= len(data)
+        if self.streamed and data:
+            self._look(data, now)
         self.n_bytes += len(data)
         if self.kept is not None:
             self.kept.append(data)
-        return self._chunks.ended if self.streamed else self._left <= 0
+        return self._chunks.ended if self._chunks is not None else self._left <= 0
+
+    def _look(self, data: bytes, now: float) -> None:
+        """Count a stream's events, and see when they came."""
+        seen = self._tail + data
+        # A mark may have come in two pieces; one that came whole in the tail was counted there.
+        more = seen.count(self._marks.event) - self._tail.count(self._marks.event)
+        if self.first_token_at is None and self._marks.first_token in seen:
+            self.first_token_at = now
+        if more > 0:
+            self.n_events += more
+            if self._last_event_at is not None:
+                self.gaps.append(now - self._last_event_at)
+            self.gaps.extend([0.0] * (more - 1))
+            self._last_event_at = now
+        self._tail = seen[-self._tail_size :]
 
     def _start(self, head: bytes) -> None:
         lines = head.split(b"\r\n")
         self.status = int(lines[0].split(b" ")[1])
         headers = dict(line.split(b": ", 1) for line in lines[1:] if b": " in line)
-        self.streamed = headers.get(b"transfer-encoding") == b"chunked"
-        if not self.streamed:
+        # A proxy that holds a stream back until its end may say how long it is; one that streams has said `chunked`.
+        self._chunks = Chunks() if headers.get(b"transfer-encoding") == b"chunked" else None
+        self.streamed = headers.get(b"content-type", b"").startswith(b"text/event-stream")
+        if self._chunks is None:
             self._left = int(headers[b"content-length"])
 
 
@@ -191,7 +212,8 @@ class Client(asyncio.Protocol):
         if reply.status != 200:
             raise ConnectionError(f"a call was answered with {reply.status}: {b''.join(reply.kept or [])[:300]!r}")
         first = None if reply.first_token_at is None else (reply.first_token_at - started) * 1000
-        return Sample((ended - started) * 1000, first, reply.n_bytes), reply
+        gaps = array("d", [gap * 1000 for gap in reply.gaps])
+        return Sample((ended - started) * 1000, first, reply.n_bytes, gaps), reply
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""

@@ -57,10 +57,10 @@ def turns_of(prompt_tokens: int, calls: int) -> int:
     return most - 1 + most % 2
 
 
-def starts_of(first: int) -> int:
+def starts_of(first: int, prompt_tokens: int) -> int:
     """Return where conversation number `first`, counted over a whole run, begins in the corpus."""
     # Room for the longest prompt, its reply and half the turns of its conversation.
-    return first * STRIDE % (N_TOKENS - 120_000)
+    return first * STRIDE % (N_TOKENS - prompt_tokens - TURN_TOKENS * _MOST_TURNS)
 
 
 def lanes(shape: Shape, counter: int) -> tuple[list[LanePlan], int]:
@@ -72,9 +72,8 @@ def lanes(shape: Shape, counter: int) -> tuple[list[LanePlan], int]:
         measured: list[Ask] = []
         if shape.case == "unrelated":
             # One rollout, and a start for each of its calls.
-            asks = [
-                Ask(conversations, starts_of(counter + used + i), shape.prompt_tokens) for i in range(shape.calls + 1)
-            ]
+            starts = [starts_of(counter + used + i, shape.prompt_tokens) for i in range(shape.calls + 1)]
+            asks = [Ask(conversations, start, shape.prompt_tokens) for start in starts]
             warm, measured = asks[:1], asks[1:]
             conversations += 1
             used += len(asks)
@@ -82,7 +81,7 @@ def lanes(shape: Shape, counter: int) -> tuple[list[LanePlan], int]:
             turns = turns_of(shape.prompt_tokens, shape.calls)
             shortest = shape.prompt_tokens - TURN_TOKENS * (turns // 2)
             for _ in range(-(-shape.calls // turns)):
-                start = starts_of(counter + used)
+                start = starts_of(counter + used, shape.prompt_tokens)
                 warm.append(Ask(conversations, start, shortest - TURN_TOKENS))
                 measured += [Ask(conversations, start, shortest + TURN_TOKENS * turn) for turn in range(turns)]
                 conversations += 1

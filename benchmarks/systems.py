@@ -7,28 +7,70 @@ is in every figure, and its row tells how much.
 from __future__ import annotations
 
 import contextlib
+import copy
 import http.client
 import json
 import os
 import re
-import shutil
+import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.load import CHAT
+
 ROOT = Path(__file__).resolve().parent.parent
 START_LIMIT_S = 60.0
+KEPT_S = 2.0
+"""For which a connection to the control plane is used again."""
+
 STOP_LIMIT_S = 20.0
+
+UNRECORDED = "/v1/unrecorded"
+"""No route of anyone's; the upstream answers by what the request names, wherever it is asked."""
 
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
 
 
+_cores: set[int] | None = None
+"""On which each system runs; None: on any."""
+
+
+@contextlib.contextmanager
+def one_core() -> Iterator[bool]:
+    """Give the systems started within one core, the same for all, and this process the others.
+
+    Yields False, and does nothing, where there is but one.
+    """
+    global _cores
+    mine = os.sched_getaffinity(0)
+    if len(mine) < 2:
+        yield False
+        return
+    _cores = {max(mine)}
+    os.sched_setaffinity(0, mine - _cores)
+    try:
+        yield True
+    finally:
+        os.sched_setaffinity(0, mine)
+        _cores = None
+
+
 class System:
     """One process that answers agents' calls at `url`."""
+
+    target = "/v1/chat/completions"
+    """The path that agents call."""
+
+    marks = CHAT
+    """By which a stream's progress is seen."""
+
+    streams = True
+    """Whether a reply that the agent wants streamed is worth measuring."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes] | int, url: str, *, ids: bool = True) -> None:
         """`process` may be an id, of a process that is not to be stopped.
@@ -40,12 +82,19 @@ class System:
         self.ids = ids
         self._process = process
 
+    def told(self, body: bytes, bench: str) -> bytes:
+        """Return the body of a call whose reply `bench` names, for a system that passes no header of that kind on."""
+        del bench
+        return body
+
     def __repr__(self) -> str:
         return f"<System {self.name} {self.url}>"
 
     def without_ids(self) -> System:
         """Return the same process, asked for replies without ids and logprobs."""
-        return System(f"{self.name}, no ids", self._process, self.url, ids=False)
+        other = copy.copy(self)
+        other.name, other.ids = f"{self.name}, no ids", False
+        return other
 
     def open(self, conversations: int) -> list[str]:
         """Return an API key for each conversation of a round."""
@@ -70,14 +119,16 @@ class System:
 
     def peak_mib(self) -> float:
         """Return the most memory held since `reset_peak`, summed over the processes, in MiB."""
-        return sum(map(_peak_mib, self._pids()))
+        return sum(_memory_mib(pid, "VmHWM:") for pid in self._pids())
+
+    def rss_mib(self) -> float:
+        """Return the memory held now, summed over the processes, in MiB; what they share is counted once each."""
+        return sum(_memory_mib(pid, "VmRSS:") for pid in self._pids())
 
     def _pids(self) -> list[int]:
         if isinstance(self._process, int):
             return [self._process]
-        pid = self._process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [pid, *map(int, children)]
+        return _family(self._process.pid)
 
 
 class Treering(System):
@@ -88,6 +139,12 @@ class Treering(System):
         self._control = control_url.removeprefix("http://")
         self._key = key
         self._rollouts: list[str] = []
+        self._connection = http.client.HTTPConnection(self._control, timeout=60)
+        self._asked = 0.0
+
+    def unrecorded(self) -> System:
+        """Return the same process, asked at a path that it relays without recording (`--allow-path`)."""
+        return _Unrecorded(self)
 
     def open(self, conversations: int) -> list[str]:
         """Register a rollout for each conversation; return their secrets."""
@@ -116,15 +173,43 @@ class Treering(System):
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Ask the control plane. Raises RuntimeError unless it does as it is asked."""
-        connection = http.client.HTTPConnection(self._control, timeout=60)
         headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
-        with contextlib.closing(connection):
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
-            answer = connection.getresponse()
-            text = answer.read()
+        # One connection for all that a thread asks in a second: a round of 512 rollouts asks twice for each.
+        if time.monotonic() - self._asked > KEPT_S:
+            self._connection.close()
+        self._connection.request(method, path, None if body is None else json.dumps(body), headers)
+        answer = self._connection.getresponse()
+        text = answer.read()
+        self._asked = time.monotonic()
         if answer.status >= 300:
             raise RuntimeError(f"{method} {path} was answered with {answer.status}: {text[:300]!r}")
         return json.loads(text) if text else None
+
+
+class _Unrecorded(System):
+    """A Treering with its capture off: the listener, the secret, the engine's choice and the relay, and no record.
+
+    Nothing is asked of the engine and nothing taken out of the reply, which is relayed whole: of a stream it says
+    nothing.
+    """
+
+    target = UNRECORDED
+    streams = False
+
+    def __init__(self, treering: Treering) -> None:
+        super().__init__("treering, unrecorded", treering.pid, treering.url)
+        self._treering = treering
+
+    def open(self, conversations: int) -> list[str]:
+        """Register a rollout for each conversation; return their secrets."""
+        return self._treering.open(conversations)
+
+    def close_round(self, calls: dict[int, int]) -> None:
+        """Drop the rollouts. Raises RuntimeError if anything was recorded."""
+        self._treering.close_round(dict.fromkeys(calls, 0))
+
+    def _pids(self) -> list[int]:
+        return _family(self._treering.pid)
 
 
 def direct(upstream_url: str) -> System:
@@ -134,65 +219,26 @@ def direct(upstream_url: str) -> System:
 
 def start_bare(upstream: str, folder: Path) -> System:
     """Start the bare pass-through."""
-    process = _start("bare", [sys.executable, "-m", "benchmarks.bare", upstream], folder)
-    return System("bare", process, _addresses(process, folder / "bare.log", 1)[0])
+    process = start("bare", [sys.executable, "-m", "benchmarks.bare", upstream], folder)
+    return System("bare", process, addresses(process, folder / "bare.log", 1)[0])
 
 
 def start_treering(upstream: str, folder: Path, *words: str, path: str | None = None) -> Treering:
     """Start the appliance, with more words on its command line, and another PATH."""
     command = [
         sys.executable, "-m", "capture.cli", "serve", "--engine", f"vllm={upstream}",
-        "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--store", f"sqlite:///{folder}/treering.db",
+        "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--allow-path", UNRECORDED,
+        *(() if "--store" in words else ("--store", f"sqlite:///{folder}/treering.db")),
+        "--admin-key-file", str(folder / "key"),
         *words,
     ]  # fmt: skip
-    process = _start("treering", command, folder, path=path)
+    (folder / "key").write_text(secrets.token_urlsafe(24))
+    (folder / "key").chmod(0o600)
+    process = start("treering", command, folder, path=path)
     log = folder / "treering.log"
-    agents, engine, control = _addresses(process, log, 3)
+    agents, engine, control = addresses(process, log, 3)
     assert engine == upstream
-    return Treering(process, agents, control, (folder / "treering.db.key").read_text().strip())
-
-
-def start_nginx(upstream: str, folder: Path) -> System | None:
-    """Start nginx with one worker, as a proxy that holds nothing back; None where there is none on the PATH."""
-    nginx = shutil.which("nginx")
-    if nginx is None:
-        return None
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    config = folder / "nginx.conf"
-    config.write_text(_NGINX % {"folder": folder, "port": port, "upstream": upstream.removeprefix("http://")})
-    process = _start("nginx", [nginx, "-p", str(folder), "-c", str(config)], folder)
-    end = time.monotonic() + START_LIMIT_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError as error:
-            if process.poll() is not None or time.monotonic() > end:
-                stop(process)
-                raise RuntimeError(f"nginx did not start: {(folder / 'nginx.log').read_text()}") from error
-            time.sleep(0.05)
-        else:
-            return System("nginx", process, f"http://127.0.0.1:{port}")
-
-
-_NGINX = """
-daemon off; worker_processes 1; pid %(folder)s/nginx.pid; error_log stderr warn;
-events { worker_connections 1024; }
-http {
-  access_log off; client_max_body_size 0; client_body_buffer_size 2m; keepalive_requests 1000000;
-  client_body_temp_path %(folder)s/body; proxy_temp_path %(folder)s/proxy; fastcgi_temp_path %(folder)s/fastcgi;
-  uwsgi_temp_path %(folder)s/uwsgi; scgi_temp_path %(folder)s/scgi;
-  upstream engine { server %(upstream)s; keepalive 64; keepalive_requests 1000000; }
-  server {
-    listen 127.0.0.1:%(port)s backlog=1024;
-    location / {
-      proxy_pass http://engine; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;
-      proxy_read_timeout 1h;
-    }
-  }
-}
-"""
+    return Treering(process, agents, control, (folder / "key").read_text())
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -207,19 +253,26 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _start(name: str, command: list[str], folder: Path, *, path: str | None = None) -> subprocess.Popen[bytes]:
+def start(
+    name: str, command: list[str], folder: Path, *, path: str | None = None, **more: str
+) -> subprocess.Popen[bytes]:
+    """Start a program in a folder, with its log there; `more` are variables of its environment."""
     # Settings of the caller's must not reach the appliance, nor a treering.toml in the working folder.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("TREERING_")}
-    environment["PYTHONPATH"] = str(ROOT)
+    environment |= {"PYTHONPATH": str(ROOT), **more}
     if path is not None:
         environment["PATH"] = path
     with (folder / f"{name}.log").open("wb") as log:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
         )
+    if _cores is not None:
+        # Its threads, which it has not begun yet, and its children inherit that.
+        os.sched_setaffinity(process.pid, _cores)
+    return process
 
 
-def _addresses(process: subprocess.Popen[bytes], log: Path, count: int) -> list[str]:
+def addresses(process: subprocess.Popen[bytes], log: Path, count: int) -> list[str]:
     """Return the first so many addresses that a process prints. Raises RuntimeError with its words if it ends."""
     end = time.monotonic() + START_LIMIT_S
     while True:
@@ -243,8 +296,14 @@ def _cpu_ms(pid: int) -> float:
     return nanoseconds / 1e6
 
 
-def _peak_mib(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
+def _family(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *map(int, children)]
+
+
+def _memory_mib(pid: int, field: str) -> float:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(field):
+                return int(line.split()[1]) / 1024
     return 0.0

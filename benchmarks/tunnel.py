@@ -29,9 +29,9 @@ import uvloop
 
 from benchmarks import report, systems, wire
 from benchmarks.corpus import REPLY_TOKENS, Corpus
-from benchmarks.overhead import Bench
 from benchmarks.plan import Shape
 from benchmarks.report import NOISY_SPREAD, Turn
+from benchmarks.rounds import Bench
 from benchmarks.systems import System, Treering
 from benchmarks.upstream import Flow, serve
 

@@ -1,7 +1,8 @@
 """The static upstream: an engine that has all its replies ready.
 
-The header `x-bench` says which reply (`wire.Ask`), and the path whether it is chat's or Completions'; a chat request
-without it, such as a proxy's own probe, gets a tiny reply that agrees with what it asked for.
+The header `x-bench` says which reply (`wire.Ask`), and the path whether it is chat's or Completions'. A proxy that
+passes no headers on gets the same told in the body's first field, `user`, and then the body says whether to stream. A
+chat request without either, such as a proxy's own probe, gets a tiny reply that agrees with what it asked for.
 
 A stream is written one event a write, and no event follows before the client has seen the one before it. A plain loop
 of writes would be faster than any proxy, which then reads a dozen events at once: a pass-through would relay a reply in
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +35,8 @@ _SMALL = {
 }
 
 COMPLETIONS = b"/v1/completions"
+
+_TOLD = re.compile(rb'\{"user": ?"([0-9,]+)"')
 
 N_UNSEEN = 3
 """Events at a stream's end that wait for nothing: the finish, usage, `[DONE]`."""
@@ -84,8 +88,12 @@ class Requests:
 def ask_of(request: Request) -> Ask:
     """Return which reply a chat request gets."""
     told = request.headers.get(b"x-bench")
-    if told is not None:
+    if told:
         return read_header(told.decode())
+    if (told_within := _TOLD.match(request.body)) is not None:
+        # A proxy may ask for a whole reply and make a stream of it.
+        streamed = b'"stream":true' in request.body or b'"stream": true' in request.body
+        return msgspec.structs.replace(read_header(told_within[1].decode()), streamed=streamed)
     body: dict[str, Any] = msgspec.json.decode(request.body)
     allowed = tuple(body.get("allowed_token_ids") or ())[:1]
     n_sampled = max(1, min(int(body.get("max_tokens") or 4), 16))
@@ -169,13 +177,17 @@ class Upstream(asyncio.Protocol):
         if not ask.streamed:
             self._whole(wire.whole(ask, reply_id))
             return
-        self._events, self._sent, self._call = wire.events(ask, reply_id), 0, ask.call
+        self._stream(ask, wire.events(ask, reply_id), opens_at_once=completing is None)
+
+    def _stream(self, ask: Ask, events: list[bytes], *, opens_at_once: bool) -> None:
+        """Begin a stream; `opens_at_once`: its first event, the role, brings no token."""
+        self._events, self._sent, self._call = events, 0, ask.call
         self._transport.write(_STREAM_HEAD)
         self._write()
         if self._call is None:
             self._rest()
         else:
-            if completing is None:
+            if opens_at_once:
                 # An engine sends the role when it has the first token, so that doesn't wait either.
                 asyncio.get_running_loop().call_soon(self._write)
             self._flow.open(self._call, self._seen)

@@ -29,18 +29,21 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     # Sampled ids that stand in for the corpus's.
     allowed: tuple[int, ...] = ()
     finish: str = "stop"
-    # The call's number in the run, None for one that is not the load's.
+    # The call's number in the run, by which a stream waits for what its client has seen; None: it waits for nothing.
     call: int | None = None
 
     def header(self) -> str:
         """Return the ask as the value of its header."""
-        return f"{self.start},{self.n_prompt},{self.streamed:d},{self.ids:d},{self.call}"
+        call = "" if self.call is None else self.call
+        return f"{self.start},{self.n_prompt},{self.streamed:d},{self.ids:d},{call}"
 
 
 def read_header(value: str) -> Ask:
     """Return the ask that a header's value says. Raises ValueError."""
-    start, n_prompt, streamed, ids, call = map(int, value.split(","))
-    return Ask(start=start, n_prompt=n_prompt, streamed=bool(streamed), ids=bool(ids), call=call)
+    *numbers, call = value.split(",")
+    start, n_prompt, streamed, ids = map(int, numbers)
+    known = int(call) if call else None
+    return Ask(start=start, n_prompt=n_prompt, streamed=bool(streamed), ids=bool(ids), call=known)
 
 
 class Wire:

@@ -19,8 +19,8 @@ from benchmarks.drift.templates import Renderings, Template
 from capture.trial.scenarios import Ask
 from graph.drift import THRESHOLD
 from graph.graph import read
-from graph.survey import Outline, measure, outline
 from graph.records import Rollout
+from graph.survey import Outline, measure, outline
 from graph.view import graph_json
 
 Json = dict[str, Any]

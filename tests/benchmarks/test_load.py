@@ -11,7 +11,7 @@ WIRE = Wire(CORPUS)
 EVENTS = WIRE.events(Ask(start=1, n_prompt=600, streamed=True), b"0f")
 WHOLE = b"".join(WIRE.whole(Ask(start=1, n_prompt=600), b"0f"))
 STREAM = (
-    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     + b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in EVENTS)
     + b"0\r\n\r\n"
 )
@@ -41,6 +41,32 @@ def test_a_proxy_may_cut_chunks_where_it_likes(size: int) -> None:
     assert reply.feed(b"0\r\n\r\n", 0.0)
     assert b"".join(reply.kept or []) == body
     assert reply.n_events == 203
+
+
+def test_a_stream_may_say_how_long_it_is() -> None:
+    body = b"".join(EVENTS)
+    reply = Reply(keep=True)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(body)
+    assert reply.feed(head + body, 2.0)
+    assert (reply.streamed, reply.n_events, reply.first_token_at) == (True, 203, 2.0)
+
+
+def test_a_whole_reply_may_come_in_chunks() -> None:
+    reply = Reply(keep=True)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert reply.feed(head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(WHOLE), WHOLE), 0.0)
+    assert (reply.streamed, b"".join(reply.kept or [])) == (False, WHOLE)
+
+
+def test_gaps_are_between_one_event_and_the_next() -> None:
+    reply = Reply()
+    reply.feed(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n", 1.0)
+    pieces = [(EVENTS[:2], 1.0), (EVENTS[2:3], 4.0), (EVENTS[3:6], 9.0)]
+    for events, at in pieces:
+        body = b"".join(events)
+        reply.feed(b"%x\r\n%b\r\n" % (len(body), body), at)
+    # Two came at once, one three seconds later, and three more at once five seconds after that.
+    assert list(reply.gaps) == [0.0, 3.0, 5.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("size", [1, 300, 100_000])

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks import matrix
 from benchmarks.corpus import N_TOKENS, REPLY_TOKENS, TURN_TOKENS
-from benchmarks.overhead import is_wanted, shapes
 from benchmarks.plan import Ask, Shape, lanes, turns_of
 
 
@@ -54,18 +54,9 @@ def test_unrelated_prompts_share_nothing() -> None:
 
 
 def test_every_prompt_of_every_shape_lies_in_the_corpus() -> None:
-    for quick in (True, False):
-        for one in shapes(quick=quick):
-            for counter in (0, 286, 10_000):
-                plans, _ = lanes(one, counter)
-                for ask in (ask for lane in plans for ask in (*lane.warm, *lane.measured)):
-                    assert ask.start >= 0
-                    assert ask.start + ask.n_prompt + REPLY_TOKENS <= N_TOKENS
-
-
-def test_what_is_measured_covers_the_table() -> None:
-    for quick in (True, False):
-        made = shapes(quick=quick)
-        assert len({(one.prompt_tokens, one.streamed, one.case, one.connections) for one in made}) == 24 == len(made)
-    assert [one.connections for one in made if is_wanted(one, "2000 streamed growing")] == [1, 8]
-    assert len([one for one in made if is_wanted(one, None)]) == 24
+    for one in (*matrix.engine(), *matrix.engine(quick=True), *matrix.static(named=True), *matrix.peers()):
+        for counter in (0, 286, 10_000):
+            plans, _ = lanes(one, counter)
+            for ask in (ask for lane in plans for ask in (*lane.warm, *lane.measured)):
+                assert ask.start >= 0
+                assert ask.start + ask.n_prompt + REPLY_TOKENS <= N_TOKENS

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from benchmarks import overhead, report
+from benchmarks import report
 from benchmarks.load import Round, Sample
 from benchmarks.plan import Shape
 from benchmarks.report import Turn
@@ -59,14 +59,25 @@ def test_ratios_that_differ_too_much_are_noise() -> None:
     assert "(0.42)" in report.table_line(rows["treering"])
 
 
-def test_a_verdict_names_the_least() -> None:
+def test_a_verdict_names_the_least_and_the_most() -> None:
     rows = made(direct=[turn(1, 1)] * 2, bare=[turn(1, 1)] * 2, treering=[turn(4, 1)] * 2)
     said = report.verdict(list(rows.values()))
+    where = "(2,000 tokens, streamed, growing, 1 at a time)"
     assert said == (
-        "treering does at least 0.5 of the bare pass-through's requests per second in 0 of 1 cases;"
-        " least: 0.25 (2,000 tokens, streamed, growing, 1 at a time)"
+        f"of the bare pass-through's requests per second treering does 0.25 at the least {where}"
+        f" and 0.25 at the most {where} of 1 cases"
     )
     assert report.verdict([]).startswith("too noisy: in 0 of 0")
+
+
+def test_cpu_time_is_told_by_the_same_pairs() -> None:
+    rows = made(
+        direct=[turn(1, 1)] * 3,
+        bare=[turn(1, 1, cpu_ms=2)] * 3,
+        treering=[turn(1, 1, cpu_ms=4), turn(9, 1, cpu_ms=5), turn(1, 1, cpu_ms=8)],
+    )
+    assert (rows["treering"].cpu_ratio_to_bare, rows["treering"].cpu_ratio_spread) == (0.4, 0.312)
+    assert rows["bare"].cpu_ratio_to_bare is rows["direct"].cpu_ratio_to_bare is None
 
 
 @pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (0.5, 3.0), (0.99, 4.0), (1.0, 4.0)])
@@ -93,10 +104,3 @@ def test_a_line_has_a_cell_for_each_column() -> None:
     (row, *_) = made(direct=[turn(1, 1)] * 2, bare=[turn(1, 1)] * 2).values()
     head, rule = report.heading().splitlines()
     assert head.count("|") == rule.count("|") == report.table_line(row).count("|")
-
-
-def test_the_docs_tell_of_the_run_that_lies_beside_them() -> None:
-    told = json.loads(overhead.DOCUMENT.read_text())
-    page = overhead.PAGE.read_text()
-    assert report.with_section(page, told) == page
-    assert len(told["rows"]) >= 24 * 3

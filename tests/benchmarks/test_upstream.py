@@ -39,6 +39,14 @@ def test_a_request_without_the_header_is_a_probe() -> None:
     assert ask == Ask(start=0, n_prompt=8, streamed=True, n_sampled=1, allowed=(7,), finish="length")
 
 
+@pytest.mark.parametrize(
+    ("body", "streamed"), [(b'"stream": true}', True), (b'"stream":false}', False), (b'"n":1}', False)]
+)
+def test_a_reply_may_be_named_in_the_body(body: bytes, streamed: bool) -> None:
+    request = Request(b"/v1/chat/completions", {}, b'{"user":"7,600,1,1,","messages":[],' + body)
+    assert ask_of(request) == Ask(start=7, n_prompt=600, streamed=streamed)
+
+
 class Wires(asyncio.Transport):
     """Notes what is written."""
 

@@ -74,3 +74,5 @@ def test_replies_have_the_keys_of_a_real_vllm() -> None:
 def test_the_header_says_which_reply() -> None:
     ask = Ask(start=977, n_prompt=2_000, streamed=True, ids=False, call=12)
     assert read_header(ask.header()) == ask
+    assert read_header("977,2000,1,0,") == Ask(start=977, n_prompt=2_000, streamed=True, ids=False)
+    assert read_header("977,2000,1,0,").header() == "977,2000,1,0,"
