@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import ssl
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ import msgspec
 from capture import certificates
 from capture.errors import ClientError, EngineError, StoreError, TreeringError, UsageError
 from capture.keys import without_password
-from capture.settings import Settings, is_key, is_wildcard, key_path, parse_address
+from capture.settings import URL_VARIABLE, Settings, is_key, is_wildcard, key_path, parse_address
 from capture.version import version
 from tunnel.base import url_at
 
@@ -218,7 +219,12 @@ def control_url(settings: Settings) -> str:
 
 
 def client(settings: Settings, url: str | None) -> Client:
-    """Return a client of the control plane at a URL, else of that of these settings. Raises `UsageError`."""
+    """Return a client of the control plane at a URL, else at `TREERING_URL`, else of that of these settings.
+
+    Raises `UsageError`.
+    """
     return Client(
-        url or control_url(settings), key=find_key(settings), trust=lambda host: certificates.trusting(settings, host)
+        url or os.environ.get(URL_VARIABLE) or control_url(settings),
+        key=find_key(settings),
+        trust=lambda host: certificates.trusting(settings, host),
     )

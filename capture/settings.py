@@ -31,8 +31,16 @@ from capture.keys import without_password
 from capture.values import PREFIX, Setting, nearest, read, split
 
 FILE = "treering.toml"
-# Variables that we read and that are no settings: the file's place, and what the tests and installers go by.
-OTHER_VARIABLES = ("TREERING_CONFIG", "TREERING_REQUIRE_REAL", "TREERING_TORCH_LINKS")
+URL_VARIABLE = "TREERING_URL"
+# Variables that we read and that are no settings: the file's place; where the control plane is, for its clients;
+# gradio's program; and what the tests and installers go by.
+OTHER_VARIABLES = (
+    "TREERING_CONFIG",
+    URL_VARIABLE,
+    "TREERING_FRPC",
+    "TREERING_REQUIRE_REAL",
+    "TREERING_TORCH_LINKS",
+)
 
 
 POSTGRES = ("postgresql://", "postgres://")

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from capture import parquet
 from capture.cli import Given
-from capture.client import Client, control_url, find_key
+from capture.client import Client, client
 from capture.errors import TreeringError, UsageError
 from capture.offline import Offline
 from capture.outputs import Output, Parquet, Stdout
@@ -69,7 +69,7 @@ def export(given: Given) -> int:
 
 def _source(given: Given, stack: contextlib.ExitStack) -> Source:
     if not given.arguments["offline"]:
-        return _Plane(Client(given.arguments["url"] or control_url(given.settings), key=find_key(given.settings)))
+        return _Plane(client(given.settings, given.arguments["url"]))
     if given.arguments["url"] is not None:
         raise UsageError("--offline reads the store, and --url names a control plane", hint="leave one of them out")
     return stack.enter_context(Offline(given.settings))

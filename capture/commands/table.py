@@ -44,7 +44,7 @@ class Verb(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _JSON = Argument(name="--json", kind="yes", help="Print JSON, as the control plane gives it.")
-_URL = Argument(name="--url", metavar="URL", help="The control plane. Default: the address of --admin-listen.")
+_URL = Argument(name="--url", metavar="URL", help="The control plane. Default: TREERING_URL, else --admin-listen.")
 _ID = Argument(name="id", help="The rollout's id.")
 _CONTROL = ("admin_key_file", "admin_listen", "store", "tls_cert")
 _ROLLOUTS = "capture.commands.rollout"

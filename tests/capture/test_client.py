@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from capture.client import Client, control_url, find_key, is_private, read_key, refusal, segment
+from capture.client import Client, client, control_url, find_key, is_private, read_key, refusal, segment
 from capture.errors import ClientError, EngineError, StoreError, UsageError
 from capture.settings import Settings
 from capture.version import version
@@ -163,3 +163,11 @@ def test_private(tmp_path):
 )
 def test_the_control_plane_as_seen_from_here(listen, url):
     assert control_url(Settings(admin_listen=listen)) == url
+
+
+def test_the_control_plane_is_the_flags_else_the_variables_else_the_settings(monkeypatch, tmp_path):
+    settings = Settings(store=f"sqlite:///{tmp_path}/t.db")
+    assert client(settings, None).url == "http://127.0.0.1:8401"
+    monkeypatch.setenv("TREERING_URL", "http://trainer:1")
+    assert client(settings, None).url == "http://trainer:1"
+    assert client(settings, "http://other:2").url == "http://other:2"

@@ -1,11 +1,15 @@
 """The table of settings: every way in, in order of precedence, and every mistake named."""
 
+import re
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from capture.errors import UsageError
 from capture.settings import (
     BY_NAME,
+    OTHER_VARIABLES,
     TABLE,
     Settings,
     is_loopback,
@@ -16,6 +20,8 @@ from capture.settings import (
     shown,
     store_path,
 )
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_table_and_the_struct_say_the_same():
@@ -120,8 +126,20 @@ def test_a_mistake_is_named_where_it_stands(flags, environ, file, said, tmp_path
 
 
 def test_other_variables_are_known(tmp_path):
-    environ = {"TREERING_REQUIRE_REAL": "1", "TREERING_TORCH_LINKS": "http://h", "PATH": "/bin"}
-    assert load({}, environ, folder=tmp_path) == Settings()
+    assert load({}, {**dict.fromkeys(OTHER_VARIABLES[1:], "x"), "PATH": "/bin"}, folder=tmp_path) == Settings()
+
+
+def test_every_variable_that_is_read_or_written_of_is_known():
+    """One that is not ends every command with 2: what the docs tell to set must not."""
+    known = {row.variable for row in TABLE} | set(OTHER_VARIABLES)
+    places = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *ROOT.glob("client/**/*.md")]
+    for room in ("capture", "graph", "tunnel", "client", "bin"):
+        places += (ROOT / room).rglob("*.py")
+    # Of compose.yaml alone; what stands for all of them; and checkouts that a person shows the tests (docs/trainers).
+    known |= {"TREERING_PUBLIC_URL", "TREERING_AGENTS_ADDRESS", "TREERING_LIKE_THIS"}
+    known |= {f"TREERING_{name}" for name in ("AREAL", "MILES", "PRIME_RL", "SKYRL", "SLIME", "VERL")}
+    for place in places:
+        assert set(re.findall(r"\bTREERING_[A-Z_]*[A-Z]\b(?!_?…)", place.read_text())) <= known, place
 
 
 def test_the_file_may_lie_elsewhere(tmp_path):
