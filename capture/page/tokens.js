@@ -1,6 +1,184 @@
-import { fill, h } from "./dom.js";
+/* The very tokens of a call: id and text of each, what it was scored with, whether it is trained; at a break beside its
+   parent's, so that the first token that differs is seen.
 
-export async function show(root, params, ctx) {
-  ctx.title("tokens");
-  fill(root, h("p.notice", "To be written."));
+   Rows of the grid are made as they come into view, and texts are asked for by the window: 200,000 tokens scroll. */
+
+import { maskOf, within } from "./bars.js";
+import { copyCurl } from "./copy.js";
+import { fill, h, number, plural } from "./dom.js";
+import { callOf, graphOf, rowsOf } from "./held.js";
+import { to } from "./router.js";
+import { TokenGrid } from "./token-grid.js";
+import { CLASSES, SIZE, Windows, visible } from "./windows.js";
+import { REASON, plain } from "./words.js";
+
+const MASK = { trained: "trained", sampled: "sampled, not trained", context: "context" };
+
+export async function show(root, { id, n: given }, ctx) {
+  const n = Number(given);
+  ctx.title(`Tokens of call ${n} of ${id}`, ["rollouts", "#/"], [id, to("rollouts", id, { call: n })], [`call ${n}`, to("rollouts", id, "calls", n)], ["tokens"]);
+  const [call, graph] = await Promise.all([callOf(ctx.api, id, n, { signal: ctx.signal }), graphOf(ctx.api, id, { signal: ctx.signal })]);
+  const broken = call.link === "drift" || call.link === "compaction";
+  const beside = call.parent !== null && (ctx.query.has("beside") ? ctx.query.get("beside") === "1" : broken);
+  const asked = ctx.query.get("at") === null ? Number.NaN : Number(ctx.query.get("at"));
+
+  const masking = rowsOf(ctx.api, id, { signal: ctx.signal, opened: graph.rollout.state === "open" }).catch((error) => { if (error.name === "AbortError") throw error; return null; });
+  const firstOf = (which, start) => textOf(ctx, id, which, start, start + SIZE);
+  const guess = Number.isInteger(asked) && asked >= 0 ? asked : call.drift?.at ?? call.n_prompt ?? 0;
+  const start = Math.floor(guess / SIZE) * SIZE;
+  let first;
+  try {
+    first = await firstOf(n, start);
+  } catch (error) {
+    if (error.status === 422 && start) first = await firstOf(n, 0);
+    else throw error;
+  }
+  if (!first.n_tokens) {
+    nothing(root, call, graph, first, id, ctx);
+    return;
+  }
+  const [sequences, parentFirst] = await Promise.all([masking, beside ? firstOf(call.parent, 0).catch((error) => ({ error })) : null]);
+  const sides = [];
+  let grid = null;
+  const changed = () => grid?.refresh();
+  const side = (which, window, name) => {
+    const mask = maskOf(sequences, which);
+    const windows = new Windows(window.n_tokens, (from, end) => textOf(ctx, id, which, from, end), changed);
+    windows.put(window.start, window);
+    return {
+      n: which, name, windows, total: window.n_tokens, nPrompt: window.n_prompt, mask,
+      row: sequences?.sequences.find((row) => row.row === mask.row) ?? null,
+      kindAt: (position) => (within(mask.runs, position) ? "trained" : position >= window.n_prompt ? "sampled" : "context"),
+    };
+  };
+  if (parentFirst && !parentFirst.error && parentFirst.n_tokens) sides.push(side(call.parent, parentFirst, `parent, call ${call.parent}`));
+  sides.push(side(n, first, `call ${n}`));
+  const own = sides.at(-1);
+  const breakAt = call.drift?.at ?? (sides.length > 1 ? call.n_shared : null);
+  const begin = Number.isInteger(asked) && asked >= 0 ? asked : breakAt ?? Math.min(own.nPrompt, own.total - 1);
+
+  const detail = h("p.token-detail", { role: "status" });
+  const field = h("input", { id: "go-to", type: "number", min: 0, max: own.total - 1, size: 8, "aria-label": "Position" });
+  let settled = 0;
+  grid = new TokenGrid(sides, {
+    at: begin,
+    differs: breakAt,
+    label: sides.length > 1 ? `Tokens of call ${call.parent} and of call ${n}, side by side` : `Tokens of call ${n}`,
+    onAt: (s, position) => {
+      fill(detail, described(sides[s], position, sides.length > 1));
+      clearTimeout(settled);
+      settled = setTimeout(() => {
+        if (!ctx.signal.aborted) history.replaceState(null, "", to("rollouts", id, "tokens", n, { at: grid.at, beside: ctx.query.get("beside") }));
+      }, 300);
+    },
+  });
+  ctx.signal.addEventListener("abort", () => { clearTimeout(settled); grid.close(); }, { once: true });
+
+  const go = (position) => { grid.go(position); grid.element.focus({ preventScroll: true }); };
+  const breaks = graph.calls.filter((each) => each.link === "drift" || each.link === "compaction").map((each) => each.n).sort((a, b) => a - b);
+  const before = breaks.filter((each) => each < n).at(-1);
+  const after = breaks.find((each) => each > n);
+  const other = (which) => (which === undefined ? null : to("rollouts", id, "tokens", which));
+  const button = (said, position) => h("button", { type: "button", onclick: () => go(position) }, said);
+  fill(root,
+    h("div.row.spread", h("h1", `Tokens of call ${n}`), h("div.row", h("a.button", { href: to("rollouts", id, "calls", n) }, "The call"), copyCurl(() => `rollouts/${encodeURIComponent(id)}/calls/${n}/text?start=${Math.floor(grid.at / SIZE) * SIZE}&end=${Math.min(own.total, (Math.floor(grid.at / SIZE) + 1) * SIZE)}`, ctx))),
+    h("p", `${number(own.nPrompt)} read, ${number(own.total - own.nPrompt)} sampled. `, trainedWords(own, sequences),
+      first.source ? "" : [" ", h("span.quiet", first.reason || "The tokens' text can't be had; their ids are below.")]),
+    parentFirst?.error ? h("p.notice.warn", `The parent's tokens can't be had: ${parentFirst.error.message}`) : null,
+    broken ? h("p.notice.warn.break-place", { role: "note" }, h("strong", call.link === "drift" ? "Drift. " : "Compaction. "), h("span", "…")) : null,
+    h("div.row.token-tools", { role: "group", "aria-label": "Where to" },
+      h("form.row", { onsubmit: (event) => { event.preventDefault(); if (field.value !== "") go(Number(field.value)); } }, field, h("button", { type: "submit" }, "Go to position")),
+      button("Start", 0), own.total > own.nPrompt ? button("Reply", own.nPrompt) : null,
+      breakAt === null ? null : button("Break", breakAt),
+      before === undefined ? null : h("a.button", { href: other(before) }, `← Break of #${before}`),
+      after === undefined ? null : h("a.button", { href: other(after) }, `Break of #${after} →`),
+      call.parent === null ? null : h("a.button", { href: to("rollouts", id, "tokens", n, { at: Number.isInteger(asked) ? asked : null, beside: beside ? 0 : 1 }), "aria-current": beside ? "true" : null }, beside ? "Alone" : `Beside parent #${call.parent}`)),
+    sides.length > 1 ? h("div.token-sides", { "aria-hidden": "true" }, sides.map((each) => h("strong", each.name))) : null,
+    grid.element, detail, legend(sides.length > 1, sides.some((each) => each.total > each.nPrompt)));
+  grid.element.focus({ preventScroll: true });
+  ctx.keys({
+    n: Object.assign(() => { if (after !== undefined) location.hash = other(after); }, { title: "next break in the rollout" }),
+    N: Object.assign(() => { if (before !== undefined) location.hash = other(before); }, { title: "previous break" }),
+    b: Object.assign(() => { if (breakAt !== null) go(breakAt); }, { title: "to this call's break" }),
+    r: Object.assign(() => go(own.nPrompt), { title: "to its reply" }),
+    "/": Object.assign(() => field.focus(), { title: "to a position" }),
+    j: Object.assign(() => step(graph, id, n, 1), { title: "next call's tokens" }),
+    k: Object.assign(() => step(graph, id, n, -1), { title: "previous call's tokens" }),
+    p: Object.assign(() => { if (call.parent !== null) location.hash = to("rollouts", id, "tokens", call.parent); }, { title: "the parent's tokens" }),
+    c: Object.assign(() => { location.hash = to("rollouts", id, "calls", n); }, { title: "the call" }),
+  });
+  if (broken) await nameBreak(root, call, sides, breakAt, ctx, id);
+}
+
+const textOf = (ctx, id, n, start, end) => ctx.api.get(`rollouts/${encodeURIComponent(id)}/calls/${n}/text?start=${start}&end=${end}`, { signal: ctx.signal });
+
+function step(graph, id, n, by) {
+  const numbers = graph.calls.map((each) => each.n).sort((a, b) => a - b);
+  const next = numbers[numbers.indexOf(n) + by];
+  if (next !== undefined) location.hash = to("rollouts", id, "tokens", next);
+}
+
+function trainedWords(side, sequences) {
+  if (!sequences) return "";
+  if (side.row) return `Trained in row ${side.mask.row}.`;
+  if (side.mask.why) return `In no training row: ${REASON[side.mask.why] || plain(side.mask.why)}.`;
+  return "In no training row.";
+}
+
+/* The first token that differs, by name: both sides' id and text. */
+async function nameBreak(root, call, sides, at, ctx, id) {
+  const place = root.querySelector(".break-place span");
+  if (sides.length < 2 || at === null) {
+    fill(place, call.drift ? `${plural(call.drift.tokens, "token")} of the parent's are no longer there from position ${number(at)} on.` : "The history was replaced.");
+    return;
+  }
+  const tokens = [];
+  for (const side of sides) {
+    if (at >= side.total) {
+      tokens.push(null);
+      continue;
+    }
+    let token = side.windows.at(at);
+    if (!token) {
+      const window = await textOf(ctx, id, side.n, Math.floor(at / SIZE) * SIZE, Math.min(side.total, (Math.floor(at / SIZE) + 1) * SIZE)).catch(() => null);
+      if (ctx.signal.aborted) return;
+      if (window) {
+        side.windows.put(window.start, window);
+        token = side.windows.at(at);
+      }
+    }
+    tokens.push(token || null);
+  }
+  const say = (token) => (token ? [h("code.piece", visible(token.piece) || "▯"), ` (id ${token.id})`] : "nothing more");
+  const where = call.drift ? (call.drift.where === "sampled" ? "in the parent's reply" : "in the parent's prompt") : "";
+  fill(place, `The first ${plural(at, "token")} are the same. At position ${number(at)}${where ? `, ${where},` : ""} the parent has `, say(tokens[0]), `, and call ${call.n} has `, say(tokens[1]), ".",
+    call.drift ? ` ${plural(call.drift.tokens, "token")} of the parent's are lost; cause: ${plain(call.drift.cause)}.` : "");
+}
+
+function described(side, position, named) {
+  const token = side.windows.at(position);
+  const words = [h("strong", `Position ${number(position)}`), named ? ` of ${side.name}` : "", ": "];
+  if (!token) return [...words, side.windows.error(position)?.message || "coming…"];
+  const kind = side.kindAt(position);
+  const span = side.row?.spans.find((each) => each.start <= position && position < each.end);
+  const from = position >= side.nPrompt ? `sampled by call ${side.n}` : span?.kind === "sampled" ? `sampled by call ${span.call}` : "from the prompt";
+  const p = token.logprob === null || token.logprob === undefined ? null : Math.exp(token.logprob);
+  return [...words, "id ", h("code", token.id), ", text ", token.piece === null ? h("span.quiet", "none of its own (part of a character, or not to be had)") : h("code", JSON.stringify(token.piece)),
+    p === null ? "" : `, logprob ${token.logprob.toFixed(4)} (p ${p < 0.0001 ? p.toExponential(1) : p.toFixed(4)})`, `, ${from}, ${MASK[kind]}.`];
+}
+
+function legend(two, scored) {
+  const box = (name, text, said) => h("li", h("span.token.sample", { class: name, "aria-hidden": "true" }, h("span.piece", text)), said);
+  return h("ul.legend.token-legend", { "aria-label": "What the marks mean" },
+    box("trained", "abc", "trained (thick line)"), box("sampled", "abc", "sampled, not trained (broken line)"), box("context", "abc", "context (no line)"),
+    scored ? CLASSES.map(([, said], i) => box(`lp-${i}`, "abc", said)) : null,
+    two ? [box("first-differs", "abc", "first that differs (frame)"), box("lost", "abc", "the parent's, lost (struck)")] : null,
+    h("li", "Under each: its id, and its logprob. · space, ⏎ line, ⇥ tab, ▯ no text of its own"));
+}
+
+function nothing(root, call, graph, first, id, ctx) {
+  fill(root, h("h1", `Tokens of call ${call.n}`), h("div.notice", h("p", call.status === "running" ? "It runs now: its tokens are here when it has ended." : first.reason || "The engine gave no token ids for this call."),
+    graph.rollout.tier === "train" ? null : h("p", `The rollout's tier is ${graph.rollout.tier}: ${graph.rollout.tier_reason || "no token ids"}.`),
+    h("p", h("a", { href: to("rollouts", id, "calls", call.n) }, "The call, with its text"))));
+  ctx.keys({ j: Object.assign(() => step(graph, id, call.n, 1), { title: "next call's tokens" }), k: Object.assign(() => step(graph, id, call.n, -1), { title: "previous call's tokens" }) });
 }
