@@ -41,9 +41,15 @@ function build(make, tag, props, children) {
 export function append(parent, children) {
   for (const child of [children].flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
-    parent.append(child instanceof Node ? child : String(child));
+    parent.append(child instanceof Node ? child : plainly(String(child)));
   }
 }
+
+/* Marks that turn the reading direction of what follows: with them a text is read as another (CVE-2021-42574). */
+const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
+
+/* A text with such marks shown as what they are: "⟨U+202E⟩". */
+export const plainly = (text) => text.replace(TURNING, (mark) => `⟨U+${mark.codePointAt(0).toString(16).toUpperCase()}⟩`);
 
 /* Replaces all that an element holds. */
 export function fill(parent, ...children) {
