@@ -53,15 +53,18 @@ class Rollouts:
         witness: Callable[[Entry], dict[str, Any]] = lambda _entry: {},
         unpinnable: Callable[[str | None], Awaitable[str | None]] | None = None,
         on_closed: Callable[[str], None] = lambda _name: None,
+        on_judged: Callable[[str], None] = lambda _name: None,
         sleep_after_s: float = 60.0,
     ) -> None:
         """`witness` says what is known of why a rollout made no calls: `engine`, and `tunnel` where it has one.
 
         `unpinnable` says why prompts can't be pinned at an engine (a clause), None where they can. `on_closed` is told
-        of each rollout that this process has closed. A rollout without a call for `sleep_after_s` leaves memory.
+        of each rollout that this process has closed, `on_judged` of each that was given a reward or a role. A rollout
+        without a call for `sleep_after_s` leaves memory.
         """
         self._sleep_after_s = sleep_after_s
         self._on_closed = on_closed
+        self._on_judged = on_judged
         self._store = store
         self._place = place
         self._reach = reach
@@ -275,10 +278,22 @@ class Rollouts:
         entry = await self.entry(name)
         return await Graphs(self._store).of(entry, lost=self._lost.get(name, ()))
 
+    async def seen(self, name: str, *, passing: bool = False) -> tuple[Entry, graph.Graph]:
+        """Return a rollout's entry, and its graph as of that entry or later. Raises `ClientError` 404.
+
+        `passing`: of a closed rollout nobody keeps it.
+        """
+        entry = await self.entry(name)
+        graphs = Graphs(self._store) if passing and entry.rollout.state == "closed" else self._graphs
+        return entry, await graphs.of(entry, lost=self._lost.get(name, ()))
+
     async def graph(self, name: str) -> graph.Graph:
         """Return a rollout's graph as it stands, also while the store takes no writes. Raises `ClientError` 404."""
-        entry = await self.entry(name)
-        return await self._graphs.of(entry, lost=self._lost.get(name, ()))
+        return (await self.seen(name))[1]
+
+    def owes(self, name: str) -> bool:
+        """Say whether the mark of a call that a rollout lost still waits for the store."""
+        return name in self._lost
 
     async def wait(self, name: str, *, until: Literal["closed", "idle"], idle_s: float, timeout_s: float) -> bool:
         """Wait until a rollout is closed, or idle (nothing running, none for `idle_s`); False when the time is over.
@@ -340,11 +355,13 @@ class Rollouts:
         """Attach a reward (see `verdicts.reward`)."""
         await self.entry(name)
         changed = await verdicts.reward(self._store, name, body)
+        self._on_judged(name)
         return changed if changed is not None else await self.entry(name)
 
     async def role(self, name: str, body: Any) -> Entry:
         """Overrule what the graph says a conversation was for (see `verdicts.role`)."""
         changed = await verdicts.role(self._store, await self.graph(name), body)
+        self._on_judged(name)
         return changed if changed is not None else await self.entry(name)
 
     async def delete(self, name: str) -> None:
@@ -361,9 +378,11 @@ class Rollouts:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             await self._release_closed()
-            slept = 0
+            # Calls leave holes of all sizes behind, and a rollout that falls asleep leaves all that it held.
+            churned = False
             for live in list(self._live.values()):
-                slept += live.sleep(self._sleep_after_s)
+                churned = not live.asleep or churned
+                live.sleep(self._sleep_after_s)
                 if self._store.shared and live.is_idle(FORGET_AFTER_S) and not live.is_visited:
                     # Others may serve it by now, or have closed it; its next call here reads it again.
                     self._live.pop(live.id, None)
@@ -373,7 +392,7 @@ class Rollouts:
                 except StoreError:
                     # Said elsewhere; it is tried again at the next look.
                     break
-            if slept:
+            if churned:
                 await asyncio.to_thread(heap.trim)
 
     async def heed(self) -> None:

@@ -23,7 +23,10 @@ from graph import messages as canonical
 from graph.records import Message
 
 KEPT_BYTES = 64 << 20
-"""Raw bytes of the elements that are kept: some hundred long conversations, or a few with images."""
+"""Memory that the elements may take: some fifty conversations of 100,000 tokens, or four hundred of 16,000."""
+
+EACH_BYTES = 600
+"""What an element takes beside its bytes and their text: the objects, the digests, its place."""
 
 LARGE = 8 << 20
 """Bytes from which a message is read each time: to hash it and to hold it up to others takes the interpreter's lock."""
@@ -101,7 +104,7 @@ class Elements:
         with self._lock:
             if raw not in self._tools:
                 self._tools[raw] = found
-                self._spend(len(raw))
+                self._spend(_cost(raw))
         return found
 
     def _read(self, raw: bytes) -> Element:
@@ -117,7 +120,7 @@ class Elements:
             with self._lock:
                 if raw not in self._kept:
                     self._kept[raw] = found
-                    self._spend(len(raw))
+                    self._spend(_cost(raw))
         return found
 
     def _spend(self, size: int) -> None:
@@ -125,7 +128,12 @@ class Elements:
         while self._room < 0 and (self._kept or self._tools):
             # Tool lists are few; they go when no message is left.
             raw, _ = (self._kept or self._tools).popitem(last=False)
-            self._room += len(raw)
+            self._room += _cost(raw)
+
+
+def _cost(raw: bytes) -> int:
+    # Its bytes, and their text in the canonical message.
+    return 2 * len(raw) + EACH_BYTES
 
 
 def digest(data: bytes) -> bytes:

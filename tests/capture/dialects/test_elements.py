@@ -62,7 +62,7 @@ def test_a_tool_list() -> None:
 
 def test_the_room_is_bounded_and_the_least_recently_used_goes_first() -> None:
     a, b, c = (raw({"role": "user", "content": name * 40}) for name in "abc")
-    elements = Elements(kept_bytes=len(a) + len(b))
+    elements = Elements(kept_bytes=elements_module._cost(a) + elements_module._cost(b))
     kept_a, _ = elements.maybe_messages(b"[" + a + b"," + b + b"]") or ()
     assert (elements.maybe_messages(b"[" + a + b"]") or ())[0] is kept_a
     elements.maybe_messages(b"[" + c + b"]")
@@ -73,7 +73,7 @@ def test_the_room_is_bounded_and_the_least_recently_used_goes_first() -> None:
     assert elements.maybe_tools(large) is not None
     assert not elements._kept
     assert not elements._tools
-    assert elements._room == len(a) + len(b)
+    assert elements._room == elements_module._cost(a) + elements_module._cost(b)
 
 
 def test_what_is_large_is_read_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
