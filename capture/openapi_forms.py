@@ -92,6 +92,43 @@ _CALL: dict[str, Schema] = {
 }
 
 
+_HEALTH = _form(
+    {
+        "findings": {"type": "object", "additionalProperties": _COUNT},
+        "drift": _form({"transitions": _COUNT, "drifted": _COUNT}),
+        "errors": _COUNT,
+        "warnings": _COUNT,
+        "running": _COUNT,
+    }
+)
+
+_OVERVIEW: dict[str, Schema] = {
+    **dict.fromkeys(
+        (
+            "rollouts", "open", "closed", "running", "no_calls", "incomplete", "stopped", "graded", "drifted",
+            "trouble", "calls", "sampled_tokens", "stale",
+        ),
+        _COUNT,
+    ),
+    "findings": {
+        "type": "array",
+        "items": _form({"code": _TEXT, "severity": _LEVEL, "rollouts": _COUNT, "n": _COUNT}),
+    },
+    "reward": _form({"n": _COUNT, "mean": _MAYBE_NUMBER, "min": _MAYBE_NUMBER, "max": _MAYBE_NUMBER}),
+    "groups": {
+        "type": "array",
+        "items": _form(
+            {"group": _TEXT, "rollouts": _COUNT, "open": _COUNT, "trouble": _COUNT, "reward_mean": _MAYBE_NUMBER}
+        ),
+    },
+    "labels": {
+        "type": "array",
+        "items": _form({"name": _TEXT, "values": {"type": "array", "items": _TEXT}}),
+    },
+    "as_of": _TEXT,
+}  # fmt: skip
+
+
 def schemas() -> dict[str, Schema]:
     """Return every form by name."""
     part = _form({"ok": _YES, "reason": _MAYBE_TEXT})
@@ -154,8 +191,20 @@ def schemas() -> dict[str, Schema]:
                 "budget_left": _OBJECT,
             }
         ),
+        "RolloutRow": {"allOf": [rollout, _form({"health": _HEALTH})]},
+        "Overview": _form(_OVERVIEW),
         "Call": _form(_CALL),
-        "Finding": _form({"code": _TEXT, "level": _LEVEL, "calls": _NUMBERS, "message": _TEXT, "data": _OBJECT}),
+        "Finding": _form(
+            {
+                "code": _TEXT,
+                "level": _LEVEL,
+                "calls": _NUMBERS,
+                "message": _TEXT,
+                "data": _OBJECT,
+                "means": _TEXT,
+                "hint": _TEXT,
+            }
+        ),
         "Graph": _form(
             {
                 "version": {"const": 1},

@@ -20,8 +20,8 @@ from typing import Any, Literal, cast
 import msgspec
 
 from graph.causes import CAUSES
-from graph.survey import Outline, measure, rows, total
 from graph.records import Drift
+from graph.survey import Outline, measure, rows, total
 
 Rule = Literal["threshold", "pinned", "template", "agent", "engine", "reason"]
 

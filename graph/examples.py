@@ -196,6 +196,12 @@ _EXAMPLES: dict[str, Callable[[], Tape]] = {
     "subagents": _with_subagent,
     "ambiguous_main": _tie,
     "role_hint_disagrees": lambda: _with_subagent(hints={"x-treering-role": "main"}),
+    "role_overruled": lambda: (
+        Tape(roles={0: "main"})
+        .call(("system", "Give a title."), TASK, ("assistant", "Passing tests"), tools=())
+        .call(TASK, LOOK)
+        .call(TASK, LOOK, FILES, DONE)
+    ),
     "sampling_unpinned": lambda: Tape(pins={}).call(TASK, DONE, sampling_sent={}),
     "sampling_truncates": lambda: _two(sampling_sent={"temperature": 1.0, "top_p": 0.9}),
     "sampling_changed": lambda: _two(sampling_sent={"temperature": 0.7}),
@@ -206,6 +212,11 @@ _EXAMPLES: dict[str, Callable[[], Tape]] = {
     ),
     "truncated_reply": lambda: Tape().call(TASK, ("assistant", "First I"), finish_reason="length"),
     "aborted_calls": lambda: Tape().call(TASK, ("assistant", "First I"), status="aborted", delivered=False),
+    "time_limit": lambda: (
+        Tape()
+        .call(TASK, ("assistant", "First I"), status="aborted", delivered=False, ended_ms=60_012.0)
+        .call(TASK, ("assistant", "Let me"), status="aborted", delivered=False, ended_ms=60_020.0)
+    ),
     "undelivered_calls": lambda: Tape().call(TASK, DONE, delivered=False),
     "delivery_unknown": lambda: Tape().call(TASK, DONE, delivered=None),
     "engine_errors": lambda: (
@@ -222,6 +233,11 @@ _EXAMPLES: dict[str, Callable[[], Tape]] = {
         )
     ),
     "weights_changed": lambda: _two(weights=Weights(start="step-7", end="step-8")),
+    "weights_mixed": lambda: (
+        Tape()
+        .call(TASK, LOOK, weights=Weights(start="step-7", end="step-7"))
+        .call(TASK, LOOK, FILES, DONE, weights=Weights(start="step-8", end="step-8"))
+    ),
     "engine_changed": lambda: (
         _two().note("engine_changed", engine="vllm=http://b", before="vllm=http://a", why="the other one was down")
     ),

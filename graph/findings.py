@@ -23,8 +23,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     code: str
     level: Level
-    # What it says of a rollout, in a sentence; names in braces are keys of the finding's data, {count} its calls. In
-    # brackets, words for one and for more: [call|calls] of the count, [rows: row|rows] of that number in the data.
+    # What it says of a rollout, in a sentence; names in braces are keys of the finding's data, {count} its calls, and
+    # {why} what its finder says in words. In brackets, words for one and for more: [call|calls] of the count,
+    # [rows: row|rows] of that number in the data.
     text: str
     means: str
     do: str
@@ -40,10 +41,11 @@ _ROWS = (
     Row(
         code="no_calls",
         level="error",
-        text="The rollout was closed without a model call.",
-        means="No request with this rollout's secret reached the data plane.",
-        do="See `near`, and how tunnel and engine stood. If all is well there, the agent was started with another "
-        "base URL or key, or never started.",
+        text="The agent made no model call: nothing came with this rollout's key before it was closed.",
+        means="A reward of it says nothing of the policy: the agent never reached the model, or was never started.",
+        do="Look at the agent's environment: base URL and key must be those that registration returned, and from "
+        "inside a sandbox 127.0.0.1 is the sandbox itself (docs/tunnels.md). `near`, `tunnel` and `engine` say what "
+        "else was amiss; with `unknown_secret_calls` the agent did call, under another key.",
         data=(
             ("near", "codes of this rollout's notices that may explain it"),
             ("tunnel", "`up`, or why it was down, when the rollout closed; absent where it had none"),
@@ -86,15 +88,15 @@ _ROWS = (
         code="graded_without_calls",
         level="error",
         text="A reward was given to a rollout without a sampled call.",
-        means="The grade is of something that the policy did not do.",
-        do="Leave the rollout ungraded and find out why no call came.",
+        means="The grade is of something that the policy did not do, and shifts the mean of its group.",
+        do="Leave the rollout ungraded (a reward of null) and find out why no call came.",
         data=(("reward", "the reward given"),),
     ),
     Row(
         code="unknown_secret_calls",
         level="warn",
-        text="Calls with an unknown secret came while this rollout waited for its first.",
-        means="An agent may have been started with another rollout's key, or an old one.",
+        text="Calls with a key that nobody has came while this rollout waited for its first.",
+        means="An agent may have been started with another rollout's key, or an old one; it was answered 401.",
         do="Compare the key in the agent's environment with the one that registration returned.",
         data=(("calls", "how many"),),
         source="notice",
@@ -124,9 +126,9 @@ _ROWS = (
     Row(
         code="nothing_trainable",
         level="error",
-        text="No token of this rollout can be trained on.",
+        text="No token of this rollout can be trained on ({why}).",
         means="No sampled token of a main conversation passes every condition; the export would be empty.",
-        do="See the reasons: each names why its calls are left out.",
+        do="See the reasons (docs/findings.md#reasons): each says why its calls are left out.",
         data=(("reasons", "reason → number of calls"),),
         eval_level="info",
     ),
@@ -181,9 +183,13 @@ _ROWS = (
     Row(
         code="drift",
         level="info",
-        text="{count} [call parts from its|calls part from their] parent's tokens (at most {tokens_max} are lost).",
-        means="The prompt re-tokenises or drops something of the parent's prompt and reply; a training row ends there.",
-        do="Small drift at a turn's border is a property of the template. See the causes.",
+        text="{count} [call doesn't begin|calls don't begin] with the tokens that the call before [it|them] read and "
+        "sampled (at most {tokens_max} are lost): {why}.",
+        means="A prompt re-tokenises or drops something of what came before; a training row ends there. What was "
+        "sampled is trained all the same, in the row before.",
+        do="A few tokens at a turn's border are a property of the template. For more see the cause "
+        "(docs/findings.md#causes): mostly a setting of the agent; `treering drift` advises, and pinned prefixes end "
+        "it (docs/pinned.md).",
         data=(
             ("tokens_mean", "over the calls that drift"),
             ("tokens_max", "the largest"),
@@ -193,9 +199,12 @@ _ROWS = (
     Row(
         code="drift_over_threshold",
         level="warn",
-        text="{count} [call drifts|calls drift] by more than {threshold} tokens.",
-        means="A large part of the parent is not the prefix of the child.",
-        do="See cause and position: the setting of an agent or a template is often behind it.",
+        text="{count} [call loses|calls lose] more than {threshold} tokens of what the call before "
+        "[it|them] read and sampled: {why}.",
+        means="A large part of a prompt was written anew. The rollout falls apart into more rows, and no prefix is "
+        "cached there.",
+        do="The cause says who does it: an agent that rewrites what it was sent, or the chat template. `treering "
+        "drift` advises on each; pinned prefixes end it (docs/pinned.md).",
         data=(("threshold", "in tokens"), ("causes", "cause → number of calls")),
     ),
     Row(
@@ -266,8 +275,9 @@ _ROWS = (
         code="retries",
         level="info",
         text="{count} [call is a try of a request that was|calls are tries of requests that were] sent again.",
-        means="The first try failed or was never delivered, and the same prompt was sent again.",
-        do="Nothing; many of them point at a time limit of the agent or an engine under load.",
+        means="The first try failed or was never delivered, and the same prompt was sent again. One try is trained at "
+        "most.",
+        do="Nothing; many of them point at a time limit of the agent (`time_limit`) or an engine under load.",
     ),
     Row(
         code="discarded_calls",
@@ -281,7 +291,7 @@ _ROWS = (
     Row(
         code="auxiliary_calls",
         level="info",
-        text="{count} [call|calls] served the agent itself, not the task.",
+        text="{count} [call|calls] served the agent itself, not the task ({why}), and [is|are] not trained.",
         means="Titles, summaries with a root of their own, probes; not trained by default.",
         do="Nothing. `roles=` takes them in.",
         data=(("kinds", "kind → number of conversations"),),
@@ -309,6 +319,22 @@ _ROWS = (
         means="A header said one thing, what was read and where the reply went another; the header did not decide.",
         do="See the conversation's evidence; overrule it on the control plane if the header was right.",
         data=(("hinted", "role claimed"), ("judged", "role given"), ("conversation", "its number")),
+    ),
+    Row(
+        code="role_overruled",
+        level="warn",
+        text="Conversation {conversation} ({why}) is taken for {role} because somebody ruled so.",
+        means="By what it read and where its reply went it is something else. A verdict on the control plane overrules "
+        "that: what is ruled main is trained and gets the task's advantage, a title too; what is ruled anything else "
+        "is not.",
+        do="Nothing, if that was meant. Else rule again: `PUT /rollouts/{id}/roles`, with the role that the flow of "
+        "data gave; the rows follow at once.",
+        data=(
+            ("conversation", "its number"),
+            ("role", "role ruled"),
+            ("judged", "role, or kind of auxiliary, as the flow of data has it"),
+            ("tokens", "sampled tokens in it"),
+        ),
     ),
     # -- sampling: are the logprobs those of the policy? -------------------------------------------------------------
     Row(
@@ -371,8 +397,18 @@ _ROWS = (
         level="warn",
         text="{count} [call|calls] broke off before [its|their] end.",
         means="The agent hung up, or the engine stopped; what was sampled is kept and not trained.",
-        do="Time limits of the agent, pauses of the engine.",
+        do="See the calls' errors and times: a time limit of the agent, an agent that was ended, a paused engine.",
         data=(("used", "those whose partial reply was proved used by a later prompt"),),
+    ),
+    Row(
+        code="time_limit",
+        level="warn",
+        text="{count} calls, one after another, were given up after about {after_s} s each: so a time limit looks.",
+        means="The agent, its HTTP library or a proxy on the way waits no longer than that and asks again, while the "
+        "engine is still at work on the reply. None of it is trained, and the engine does the work twice.",
+        do="Raise the time limit of the agent (its SDK, a proxy) above the longest reply; or have shorter ones "
+        "(`max_output_tokens`), or fewer at once.",
+        data=(("after_s", "seconds from request to end, the longest"), ("tokens", "sampled tokens that were lost")),
     ),
     Row(
         code="undelivered_calls",
@@ -398,17 +434,29 @@ _ROWS = (
     Row(
         code="limit_stop",
         level="warn",
-        text="The rollout was stopped by its limit {limit}.",
-        means="The agent got a last reply that ends its loop; it is no turn and not trained.",
-        do="Raise the limit if the task needs more.",
+        text="The rollout was stopped by its limit {limit} at call {at_call}; its agent had not finished.",
+        means="From there on the agent got a last reply that ends its loop: it is no turn of the policy and is not "
+        "trained. A reward that grades the end grades work that was cut.",
+        do="Raise the limit if the task needs more (`limits` at registration, `--limits` for all), or take such "
+        "rollouts out of the mean.",
         data=(("limit", "the limit's name"), ("at_call", "the first call that it stopped"), ("stops", "replies given")),
     ),
     Row(
         code="weights_changed",
         level="warn",
-        text="The weights changed while {count} [call|calls] ran.",
-        means="Their tokens were drawn from two versions; without spans by token nobody knows which from which.",
-        do="Pause, update, say the version, resume: then no call straddles a change.",
+        text="The weights changed while {count} [call was|calls were] being sampled ({versions}).",
+        means="Their tokens were drawn from two versions of the policy; without spans by token nobody knows which from "
+        "which, and a ratio against either is wrong for some.",
+        do="Pause, update, say the version, resume (`POST /engine/pause`, `/engine/weights`, `/engine/resume`): then "
+        "no call straddles a change. Leave these calls out, or correct for the older version.",
+        data=(("versions", "the versions, in the order of the calls"),),
+    ),
+    Row(
+        code="weights_mixed",
+        level="info",
+        text="The rollout's calls were drawn from several versions of the weights ({versions}).",
+        means="The trainer updated between its calls; each call, and each span of a row, says its version.",
+        do="Nothing in asynchronous training. Else update between rollouts, or leave such a rollout out.",
         data=(("versions", "the versions, in the order of the calls"),),
     ),
     Row(

@@ -15,7 +15,13 @@ class Graph(Judged):
     """A judged forest with its findings. Made by `read`; nothing changes it afterwards."""
 
     def __init__(self, judged: Judged, findings: tuple[Finding, ...]) -> None:
-        super().__init__(judged.forest, judged.conversations, tie=judged.tie, flow_roles=judged.flow_roles)
+        super().__init__(
+            judged.forest,
+            judged.conversations,
+            tie=judged.tie,
+            flow_roles=judged.flow_roles,
+            flow_kinds=judged.flow_kinds,
+        )
         self.findings = findings
 
     @property

@@ -107,6 +107,7 @@ class Judged:
         *,
         tie: Tie | None = None,
         flow_roles: Mapping[int, str] | None = None,
+        flow_kinds: Mapping[int, str] | None = None,
     ) -> None:
         self.forest = forest
         self.conversations = conversations
@@ -114,6 +115,8 @@ class Judged:
         self.tie = tie
         # Conversation → role as the flow of data has it, whatever a person said.
         self.flow_roles: dict[int, str] = dict(flow_roles or {})
+        # The same of the kinds of auxiliary ones.
+        self.flow_kinds: dict[int, str] = dict(flow_kinds or {})
 
     def calls_of(self, *roles: Role) -> tuple[int, ...]:
         """Return the calls of all conversations of these roles, in order of arrival."""
@@ -156,6 +159,7 @@ def judge(forest: Forest) -> Judged:
             verdicts[flow.n].kind, shown = kind_of(facts, flow)
             verdicts[flow.n].evidence += shown
     said: dict[int, str] = {n: found.role for n, found in verdicts.items()}
+    kinds: dict[int, str] = {n: found.kind for n, found in verdicts.items() if found.kind is not None}
     for flow in facts.flows:
         _finish(facts, flow, verdicts[flow.n])
     conversations = tuple(
@@ -172,7 +176,7 @@ def judge(forest: Forest) -> Judged:
         for flow in facts.flows
         for found in [verdicts[flow.n]]
     )
-    return Judged(forest, conversations, tie=tie, flow_roles=said)
+    return Judged(forest, conversations, tie=tie, flow_roles=said, flow_kinds=kinds)
 
 
 # -- subagent ---------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import msgspec
 
 from graph import transitions
 from graph.budget import budget_left
+from graph.findings import TABLE
 from graph.graph import Graph
 from graph.records import FORMAT_VERSION, Call, Conversation, Finding, Rollout
 
@@ -171,12 +172,17 @@ def _conversation(found: Conversation) -> dict[str, Any]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
+    row = TABLE.get(finding.code)
     return {
         "code": finding.code,
         "level": finding.level,
         "calls": list(finding.calls),
         "message": finding.message,
         "data": finding.data,
+        # From the table, so that nobody has to look a code up: what it means, and what to do. A code of a newer version
+        # has neither here.
+        "means": row.means if row else "",
+        "hint": row.do if row else "",
     }
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Any
 
+from graph.causes import CAUSES
 from graph.drift import THRESHOLD
 from graph.finders.statements import make
 from graph.records import Drift, Finding
 from graph.roles import PER_TURN, Judged
+
+WORDS: dict[str, str] = {str(cause): says for cause, says in CAUSES.items()}
+"""Causes in words; a drift's own is a plain string, since it comes back from stores as one."""
 
 
 def find(judged: Judged) -> Iterator[Finding]:
@@ -33,14 +38,17 @@ def _drift(judged: Judged) -> Iterator[Finding]:
     if drifts:
         tokens = [drift.tokens for drift in drifts.values()]
         mean = round(sum(tokens) / len(tokens), 3)
-        yield make("drift", drifts, tokens_mean=mean, tokens_max=max(tokens), causes=_causes(drifts.values()))
+        yield make("drift", drifts, tokens_mean=mean, tokens_max=max(tokens), **_causes(drifts.values()))
     large = {n: drift for n, drift in drifts.items() if drift.tokens > THRESHOLD}
     if large:
-        yield make("drift_over_threshold", large, threshold=THRESHOLD, causes=_causes(large.values()))
+        yield make("drift_over_threshold", large, threshold=THRESHOLD, **_causes(large.values()))
 
 
-def _causes(drifts: Iterable[Drift]) -> dict[str, int]:
-    return dict(sorted(Counter(drift.cause for drift in drifts).items()))
+def _causes(drifts: Iterable[Drift]) -> dict[str, Any]:
+    """Return the causes of drifts as data, and as words, the most frequent first."""
+    counted = Counter(drift.cause for drift in drifts)
+    often = sorted(counted, key=lambda cause: (-counted[cause], cause))
+    return {"causes": dict(sorted(counted.items())), "why": "; ".join(f"{WORDS[cause]} ({cause})" for cause in often)}
 
 
 def _roots(judged: Judged) -> Iterator[Finding]:

@@ -9,13 +9,25 @@ from graph.finders.statements import make
 from graph.records import Conversation, Finding
 from graph.roles import ROLE_HINT, VERDICTS, Judged, parent_hint
 
+WORDS: dict[str, str] = {
+    "main": "the task's own conversation",
+    "subagent": "a subagent's",
+    "auxiliary": "a call of the agent for itself",
+    "title": "a title",
+    "summary": "a summary",
+    "probe": "a probe",
+    "other": "something for the agent itself",
+}
+"""Roles and kinds of auxiliary conversations, as they are told to a reader who has met neither."""
+
 
 def find(judged: Judged) -> Iterator[Finding]:
-    """Yield auxiliary_calls, subagents, ambiguous_main, role_hint_disagrees."""
+    """Yield auxiliary_calls, subagents, ambiguous_main, role_hint_disagrees, role_overruled."""
     auxiliary = [found for found in judged.conversations if found.role == "auxiliary"]
     if auxiliary:
         kinds = Counter(found.kind or "other" for found in auxiliary)
-        yield make("auxiliary_calls", judged.calls_of("auxiliary"), kinds=dict(sorted(kinds.items())))
+        why = ", ".join(WORDS[kind] for kind in sorted(kinds))
+        yield make("auxiliary_calls", judged.calls_of("auxiliary"), why=why, kinds=dict(sorted(kinds.items())))
     subagents = [found for found in judged.conversations if found.role == "subagent"]
     if subagents:
         parents = sorted({found.parent_call for found in subagents if found.parent_call is not None})
@@ -25,6 +37,19 @@ def find(judged: Judged) -> Iterator[Finding]:
         yield make("ambiguous_main", tie.roots, by=tie.by, roots=list(tie.roots), kept=list(tie.kept))
     for found in judged.conversations:
         yield from _disagreements(judged, found)
+        judging = judged.flow_roles.get(found.n, found.role)
+        if judging != found.role:
+            said = judged.flow_kinds.get(found.n) or judging
+            tokens = sum(judged.forest.n_sampled(n) or 0 for n in found.calls)
+            yield make(
+                "role_overruled",
+                found.calls,
+                why=f"{WORDS[said]}, by what it did",
+                conversation=found.n,
+                role=found.role,
+                judged=said,
+                tokens=tokens,
+            )
 
 
 def _disagreements(judged: Judged, found: Conversation) -> Iterator[Finding]:

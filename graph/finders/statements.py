@@ -30,12 +30,13 @@ class _Lenient(dict[str, Any]):
         return "unknown"
 
 
-def make(code: str, calls: Iterable[int] = (), *, tier: str = "train", **data: Any) -> Finding:
+def make(code: str, calls: Iterable[int] = (), *, tier: str = "train", why: str = "", **data: Any) -> Finding:
     """Return the finding of a code, its calls sorted, its level and message from the table.
 
-    Raises KeyError for a code that the table does not have.
+    `why` is said in the message alone, where the row has a place for it; programs read the data. Raises KeyError for a
+    code that the table does not have.
     """
-    return _fill(TABLE[code], calls, tier, data)
+    return _fill(TABLE[code], calls, tier, data, why)
 
 
 def worded(text: str, numbers: Mapping[str, Any]) -> str:
@@ -43,9 +44,10 @@ def worded(text: str, numbers: Mapping[str, Any]) -> str:
     return _ONE_OR_MORE.sub(lambda found: found[2 if numbers.get(found[1] or "count") == 1 else 3], text)
 
 
-def _fill(row: Row, calls: Iterable[int], tier: str, data: Mapping[str, Any]) -> Finding:
+def _fill(row: Row, calls: Iterable[int], tier: str, data: Mapping[str, Any], why: str = "") -> Finding:
     numbers = tuple(sorted(set(calls)))
-    words = {key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in data.items()}
+    words: dict[str, Any] = {"why": why}
+    words |= {key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in data.items()}
     level = row.eval_level if tier == "eval" and row.eval_level is not None else row.level
     text = worded(row.text, {**data, "count": len(numbers)}).format_map(_Lenient(words, count=len(numbers)))
     return Finding(code=row.code, level=level, calls=numbers, message=text, data=dict(data))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from graph.eligibility import counts, invalid, reason
+from graph.eligibility import REASONS, counts, invalid, reason
 from graph.finders.statements import make
 from graph.records import Finding
 from graph.roles import Judged
@@ -58,4 +58,5 @@ def find(judged: Judged) -> Iterator[Finding]:
         reasons = {n: reason(forest, n) or ("role" if n not in main else None) for n in sorted(forest.calls)}
         if None not in reasons.values():
             numbers = Counter(found for found in reasons.values() if found is not None)
-            yield make("nothing_trainable", reasons, tier=tier, reasons=dict(sorted(numbers.items())))
+            why = "; ".join(f"{name}: {REASONS[name]}" for name, _ in sorted(numbers.items(), key=lambda one: -one[1]))
+            yield make("nothing_trainable", reasons, tier=tier, reasons=dict(sorted(numbers.items())), why=why)

@@ -12,7 +12,9 @@ def test_an_example_shows_its_finding(code):
     assert code in {finding.code for finding in graph_of(code).findings}
     drawn = example(code)
     assert f"{TABLE[code].level} {code}" in drawn
-    assert max(map(len, drawn.splitlines()[:-1])) <= 140
+    forest, _, said = drawn.partition("\n\n")
+    assert max(map(len, forest.splitlines())) <= 140
+    assert len(said.splitlines()[0]) <= 280
 
 
 def test_every_finding_of_a_rollout_has_an_example():

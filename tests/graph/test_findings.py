@@ -17,7 +17,7 @@ CODES = {
     "constrained_sampling", "sampling_changed", "logprob_mode_unknown", "logprobs_not_of_sampler", "parent_lost",
     "role_hint_disagrees", "secret_in_content", "request_refused", "expired", "capture_incomplete", "tunnel_lost",
     "unknown_secret_calls", "graded_without_calls", "nothing_trainable", "request_repaired", "steering_removed",
-    "realign_masked", "weights_changed", "engine_changed",
+    "realign_masked", "weights_changed", "weights_mixed", "engine_changed", "role_overruled", "time_limit",
 }  # fmt: skip
 
 
@@ -28,7 +28,7 @@ def test_every_code_has_a_row():
 def test_a_row_s_text_is_filled_from_its_data_and_its_count():
     for row in TABLE.values():
         names = {name for _, name, _, _ in string.Formatter().parse(row.text) if name}
-        assert names <= {"count", *(key for key, _ in row.data)}, row.code
+        assert names <= {"count", "why", *(key for key, _ in row.data)}, row.code
 
 
 def test_each_row_says_what_it_means_and_what_to_do():

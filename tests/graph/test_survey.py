@@ -2,8 +2,8 @@
 
 import pytest
 
-from graph.survey import measure, outline, rows
 from graph.sequences import Options, cut
+from graph.survey import measure, outline, rows
 from graph.transitions import numbers
 from graph.view import graph_json
 from tests.graph import corpus

@@ -3,7 +3,8 @@
 import pytest
 
 from graph.budget import budget_left
-from graph.records import Stop
+from graph.findings import TABLE
+from graph.records import Notice, Stop
 from graph.view import call_json, findings_json, graph_json, rollout_json
 from tests.graph.tape import Tape, assistant, result, user
 
@@ -39,7 +40,7 @@ def test_the_graph_has_the_contract_s_keys():
         "n", "root", "role", "kind", "trainable", "parent_call", "calls", "evidence",
     ]  # fmt: skip
     assert list(form["conversations"][0]["evidence"][0]) == ["rule", "calls", "detail"]
-    assert list(form["findings"][0]) == ["code", "level", "calls", "message", "data"]
+    assert list(form["findings"][0]) == ["code", "level", "calls", "message", "data", "means", "hint"]
     assert list(form["drift"]) == [
         "transitions", "exact", "tokens_mean", "tokens_max", "fork_frac", "realign_frac", "samples_per_rollout",
     ]  # fmt: skip
@@ -145,3 +146,13 @@ def test_the_choices_of_one_request_share_its_prompt():
     form = rollout_json(graph.rollout, graph)
     assert form["n_prompt_tokens"] == len(tape.calls[0].prompt_ids)
     assert form["n_sampled_tokens"] == sum(len(call.sampled_ids) for call in tape.calls)
+
+
+def test_a_finding_says_what_it_means_and_what_to_do():
+    tape = told()
+    tape.notices.append(Notice(code="of_a_newer_version"))
+    (*known, unknown) = findings_json(tape.graph())
+    for finding in known:
+        row = TABLE[finding["code"]]
+        assert (finding["means"], finding["hint"]) == (row.means, row.do)
+    assert (unknown["code"], unknown["means"], unknown["hint"]) == ("of_a_newer_version", "", "")

@@ -70,3 +70,58 @@ def test_an_error_straddles_nothing():
     tape = Tape()
     tape.say([user("Go")], assistant("Gone."), status="error", weights=Weights(start="a", end="b"))
     assert "weights_changed" not in codes(tape.graph())
+
+
+def test_calls_drawn_from_several_versions_are_told():
+    tape = Tape()
+    asks = assistant("", ("bash", {"command": "ls"}))
+    tape.say([user("Go")], asks, weights=Weights(start="a", end="a"))
+    tape.say([user("Go"), asks, result("a", asks)], assistant("Gone."), weights=Weights(end="b"))
+    graph = tape.graph()
+    assert codes(graph)["weights_mixed"] == (0, 1)
+    assert data(graph, "weights_mixed") == {"versions": ["a", "b"]}
+    assert "weights_changed" not in codes(graph)
+
+
+def test_one_version_told_in_two_ways_is_one():
+    tape = Tape()
+    asks = assistant("", ("bash", {"command": "ls"}))
+    tape.say([user("Go")], asks, weights=Weights(start="a", end="a"))
+    tape.say([user("Go"), asks, result("a", asks)], assistant("Gone."), weights=Weights(end="a"))
+    assert "weights_mixed" not in codes(tape.graph())
+
+
+def given_up(*times, **fields) -> Tape:
+    """The same request again and again, each try broken off after a time in milliseconds."""
+    tape = Tape()
+    for ended_ms in times:
+        left = {"status": "aborted", "delivered": False, "ended_ms": ended_ms, **fields}
+        tape.say([user("Go")], assistant("I go"), **left)
+    return tape
+
+
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        ([60_010.0, 60_100.0, 60_020.0], True),
+        # One may have any reason.
+        ([60_010.0], False),
+        # A person, or a crash, keeps no time.
+        ([60_010.0, 12_000.0], False),
+        ([600_000.0, 610_000.0], True),
+        ([600_000.0, None], False),
+    ],
+)
+def test_tries_that_all_lasted_the_same_time_met_a_limit(times, told):
+    assert ("time_limit" in codes(given_up(*times).graph())) is told
+
+
+def test_a_time_limit_is_told_with_its_time_and_its_cost():
+    graph = given_up(60_010.0, 60_100.0).graph()
+    assert codes(graph)["time_limit"] == (0, 1)
+    tokens = sum(graph.forest.n_sampled(n) for n in (0, 1))
+    assert data(graph, "time_limit") == {"after_s": 60.1, "tokens": tokens}
+
+
+def test_an_engine_that_aborts_is_no_time_limit():
+    assert "time_limit" not in codes(given_up(60_010.0, 60_010.0, finish_reason="abort").graph())

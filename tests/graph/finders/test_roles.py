@@ -1,5 +1,9 @@
 """What conversations were for, said as findings."""
 
+import msgspec
+
+from graph.finders.roles import WORDS
+from graph.roles import VERDICTS
 from tests.graph.tape import Tape, assistant, codes, data, result, system, user
 
 TASK = [system("You work."), user("Make the tests pass.")]
@@ -41,3 +45,26 @@ def test_a_person_s_verdict_contradicts_no_header():
     tape = told(**{"x-treering-role": "subagent"})
     tape.rollout = type(tape.rollout)(id="r", state="closed", roles={2: "main"}, logprobs_mode="processed")
     assert "role_hint_disagrees" not in codes(tape.graph())
+
+
+def test_a_title_that_was_ruled_main_is_told():
+    tape = told()
+    tape.rollout = msgspec.structs.replace(tape.rollout, roles={0: "main"})
+    graph = tape.graph()
+    assert codes(graph)["role_overruled"] == (0,)
+    found = data(graph, "role_overruled")
+    assert (found["conversation"], found["role"], found["judged"]) == (0, "main", "title")
+    assert found["tokens"] == graph.forest.n_sampled(0)
+    (message,) = [each.message for each in graph.findings if each.code == "role_overruled"]
+    assert message == "Conversation 0 (a title, by what it did) is taken for main because somebody ruled so."
+
+
+def test_a_verdict_that_agrees_with_the_flow_says_nothing():
+    tape = told()
+    tape.rollout = msgspec.structs.replace(tape.rollout, roles={0: "summary", 1: "main"})
+    # A title is no summary, and neither is trained: that is not worth a word.
+    assert "role_overruled" not in codes(tape.graph())
+
+
+def test_every_role_and_kind_has_words():
+    assert WORDS.keys() >= {*VERDICTS, "main", "subagent", "auxiliary"}

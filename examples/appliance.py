@@ -1,0 +1,118 @@
+"""Where the examples find an appliance: the one that is named, or one of their own on the scripted engine.
+
+The examples need Python 3.11 or newer and nothing else: `treering_client` is the standard library alone, and an
+appliance of their own is started by `bin/treering`, which sets itself up in the clone on first use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if importlib.util.find_spec("treering_client") is None:
+    # Not installed: the clone has it.
+    sys.path.insert(0, str(ROOT / "client"))
+
+from treering_client import Client  # noqa: E402 -- found by the line above
+
+# With its first setting-up; once that is done it starts in a second.
+START_LIMIT_S = 600.0
+STOP_LIMIT_S = 30.0
+ANSWER_LIMIT_S = 60.0
+
+
+def arguments(about: str) -> argparse.ArgumentParser:
+    """Return a parser that knows how an appliance is named."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", help="The control plane of an appliance that runs. Default: one is started.")
+    parser.add_argument("--key", help="Its admin key. Default: TREERING_ADMIN_KEY.")
+    return parser
+
+
+@dataclass(frozen=True)
+class Appliance:
+    """A running appliance: its control plane's address and key, and a client of it."""
+
+    url: str
+    key: str
+    client: Client
+
+    @property
+    def page(self) -> str:
+        """The page's address. The key stands behind `#`, which no browser sends to a server."""
+        return f"{self.url}/#{self.key}"
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """Call what the client has no method for; return the answer's JSON."""
+        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310 -- http
+        # Whatever proxy the environment names, it is not for the control plane.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=ANSWER_LIMIT_S) as answer:
+            return json.load(answer)
+
+
+@contextlib.contextmanager
+def appliance(url: str | None = None, key: str | None = None, *, engine: str = "scripted") -> Iterator[Appliance]:
+    """Yield the appliance at `url`; without one, one of our own, which ends with the block.
+
+    `engine` is what our own is started with. Raises `RuntimeError` with what it said if it does not start.
+    """
+    if url is not None:
+        key = key or os.environ.get("TREERING_ADMIN_KEY", "")
+        with Client(url, key) as client:
+            client.health()
+            yield Appliance(url.rstrip("/"), key, client)
+        return
+    with tempfile.TemporaryDirectory(prefix="treering-example-") as folder, _started(Path(folder), engine) as found:
+        key = (Path(folder) / "treering.db.key").read_text().strip()
+        with Client(found, key) as client:
+            yield Appliance(found, key, client)
+
+
+@contextlib.contextmanager
+def _started(folder: Path, engine: str) -> Iterator[str]:
+    """Run an appliance with its store in a folder and free ports; yield its control plane's address."""
+    log = folder / "treering.log"
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TREERING_")}
+    if importlib.util.find_spec("aiohttp") and importlib.util.find_spec("apsw"):
+        # This Python has what the appliance needs.
+        program = [sys.executable, "-m", "capture.cli"]
+        env["PYTHONPATH"] = str(ROOT)
+    else:
+        program = [str(ROOT / "bin" / "treering")]
+    argv = [*program, "serve", "--engine", engine, "--store", f"sqlite:///{folder / 'treering.db'}"]
+    argv += ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--shutdown-timeout", "2"]
+    with log.open("wb") as out:
+        process = subprocess.Popen(  # noqa: S603 -- our own program
+            argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        )
+    try:
+        end = time.monotonic() + START_LIMIT_S
+        while not (found := re.search(r"^control\s+(http://\S+)", log.read_text(errors="replace"), re.MULTILINE)):
+            if process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"the appliance did not start:\n{log.read_text(errors='replace').strip()}")
+            time.sleep(0.05)
+        yield found[1]
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

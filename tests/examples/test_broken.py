@@ -1,0 +1,210 @@
+"""The six broken rollouts of examples/broken.py: what Treering says of each, in words that need no other.
+
+The script is run as a person runs it. What it prints is held to the findings that the control plane gives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.served import KEY, ROOT, Served
+
+SCRIPT = ROOT / "examples" / "broken.py"
+RULES = ROOT / "examples" / "broken.toml"
+LIMIT_S = 100
+
+BROKEN = {
+    "files": "files-1", "greeting": "greeting-0", "report": "report-1", "changelog": "changelog-0", "pages": "pages-1",
+    "callers": "callers-0",
+}  # fmt: skip
+HEALTHY = {group: f"{group}-{1 - int(name[-1])}" for group, name in BROKEN.items()}
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """Start it in the environment of a stranger, who has another appliance's settings and a proxy."""
+    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8"}
+    env |= {"TREERING_STORE": "sqlite:///other.db", "HTTP_PROXY": "http://127.0.0.1:9"}
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), *words], cwd=folder, env=env, stdin=subprocess.DEVNULL, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+class Made:
+    """An appliance on which the script has made its twelve, as it left it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = start(folder, "--serve", "--quiz")
+        assert self.process.stdout is not None
+        self.printed = ""
+        for line in self.process.stdout:
+            self.printed += line
+            if line.startswith("Ctrl-C"):
+                break
+        found = re.search(r"(http://127\.0\.0\.1:\d+)/#(\S+)", self.printed)
+        if found is None:
+            pytest.fail(f"{self.printed}{self.process.communicate(timeout=LIMIT_S)}")
+        self.url, self.key = found.groups()
+
+    def get(self, path: str) -> Any:
+        request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {self.key}"})
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+            return json.load(answer)
+
+    def findings(self, rollout: str) -> dict[str, dict[str, Any]]:
+        return {each["code"]: each for each in self.get(f"/rollouts/{rollout}/findings")["findings"]}
+
+    def told(self, group: str) -> dict[str, dict[str, Any]]:
+        """What is said of the broken one of a group and not of its twin."""
+        twin = self.findings(HEALTHY[group])
+        return {code: each for code, each in self.findings(BROKEN[group]).items() if code not in twin}
+
+    def end(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory):
+    found = Made(tmp_path_factory.mktemp("broken"))
+    yield found
+    assert found.end() == 0
+
+
+def says(finding: dict[str, Any], *words: str) -> None:
+    """Hold that a finding says something in its message, its meaning or its hint, as a reader who knows no code."""
+    text = " ".join((finding["message"], finding["means"], finding["hint"]))
+    assert [word for word in words if word not in text] == []
+
+
+def test_there_are_six_pairs_and_the_quiz_gives_nothing_away(made):
+    rollouts = made.get("/rollouts")["rollouts"]
+    assert {each["id"] for each in rollouts} == {*BROKEN.values(), *HEALTHY.values()}
+    assert {each["state"] for each in rollouts} == {"closed"}
+    assert "broken" not in made.printed
+    assert "finding" not in made.printed
+
+
+@pytest.mark.parametrize("rollout", HEALTHY.values())
+def test_a_healthy_twin_has_nothing_to_warn_of(made, rollout):
+    assert [each for each in made.findings(rollout).values() if each["level"] != "info"] == []
+    sequences = made.get(f"/rollouts/{rollout}/sequences")
+    assert sequences["n_rows"] == 1
+    assert sequences["n_trained_tokens"] > 0
+    assert made.get(f"/rollouts/{rollout}")["reward"] == 1.0
+
+
+@pytest.mark.parametrize("group", BROKEN)
+def test_a_broken_one_says_more_than_its_twin(made, group):
+    assert {each["level"] for each in made.told(group).values()} & {"warn", "error"}
+
+
+def test_zero_calls(made):
+    told = made.told("files")
+    assert told["no_calls"]["level"] == "error"
+    says(told["no_calls"], "made no model call", "never reached the model", "base URL and key")
+    says(told["unknown_secret_calls"], "a key that nobody has", "401", "Compare the key")
+    says(told["graded_without_calls"], "ungraded", "shifts the mean of its group")
+    assert told["no_calls"]["data"]["near"] == ["unknown_secret_calls"]
+    assert made.get("/rollouts/files-1")["n_calls"] == 0
+
+
+def test_a_title_is_trained(made):
+    told = made.told("greeting")
+    says(told["role_overruled"], "a title", "taken for main", "trained and gets the task's advantage")
+    graph = made.get("/rollouts/greeting-0/graph")
+    (title,) = told["role_overruled"]["calls"]
+    assert graph["conversations"][graph["calls"][title]["conversation"]]["role"] == "main"
+    rows = made.get("/rollouts/greeting-0/sequences")["sequences"]
+    assert title in {call for row in rows for call in row["calls"]}
+    assert told["role_overruled"]["data"]["tokens"] == graph["calls"][title]["n_sampled"]
+    # Its twin's title is told, as what it is, and in no row.
+    twin = made.findings("greeting-1")["auxiliary_calls"]
+    says(twin, "not the task (a title)", "not trained")
+    left_out = made.get("/rollouts/greeting-1/sequences")["left_out"]
+    assert left_out == [{"call": twin["calls"][0], "reason": "role"}]
+
+
+def test_arguments_are_written_anew(made):
+    told = made.told("report")
+    large = told["drift_over_threshold"]
+    assert large["data"]["causes"] == {"arguments_reserialised": 1}
+    says(large, "a tool call's arguments are spelled another way", "more rows", "pinned prefixes end it")
+    assert made.get("/rollouts/report-1/graph")["calls"][1]["drift"]["cause"] == "arguments_reserialised"
+    rows = {rollout: made.get(f"/rollouts/{rollout}/sequences")["n_rows"] for rollout in ("report-0", "report-1")}
+    assert rows == {"report-0": 1, "report-1": 2}
+
+
+def test_the_weights_changed(made):
+    told = made.told("changelog")
+    found = told["weights_changed"]
+    says(
+        found, "changed while 1 call was being sampled (step-7, step-8)", "two versions of the policy", "Pause, update"
+    )
+    weights = [call["weights"] for call in made.get("/rollouts/changelog-0/graph")["calls"]]
+    assert [(each["start"], each["end"]) for each in weights] == [("step-7", "step-7"), ("step-7", "step-8")]
+
+
+def test_a_limit_stopped_it(made):
+    told = made.told("pages")
+    says(told["limit_stop"], "stopped by its limit max_calls at call 2", "had not finished", "Raise the limit")
+    assert made.get("/rollouts/pages-1")["stopped"] == {"limit": "max_calls", "at_call": 2, "stops": 1}
+    assert [call["status"] for call in made.get("/rollouts/pages-1/graph")["calls"]] == ["complete"] * 2 + ["stopped"]
+
+
+def test_the_agent_s_time_limit(made):
+    told = made.told("callers")
+    says(told["time_limit"], "given up after about", "the engine is still at work", "Raise the time limit")
+    assert told["time_limit"]["data"]["after_s"] >= 1.0
+    assert told["time_limit"]["data"]["tokens"] > 0
+    assert told["time_limit"]["calls"] == told["aborted_calls"]["calls"] == told["retries"]["calls"] == [0, 1, 2]
+    says(told["nothing_trainable"], "it broke off")
+    assert made.get("/rollouts/callers-0/sequences")["n_rows"] == 0
+
+
+async def test_on_an_appliance_that_runs_it_says_what_was_done(tmp_path):
+    served = Served(tmp_path, "--engine", f"scripted={RULES}", "--store", "sqlite:///b.db")
+    await served.start()
+    try:
+        argv = [sys.executable, str(SCRIPT), "--url", served.control_url, "--key", KEY]
+        done = await _run(argv)
+    finally:
+        await served.close()
+    assert done.returncode == 0, done.stderr
+    for group, rollout in BROKEN.items():
+        assert f"group {group}" in done.stdout
+        assert f"  {rollout} (broken): " in done.stdout
+    assert "    warn role_overruled: Conversation 0 (a title, by what it did) is taken for main" in done.stdout
+
+
+async def test_another_engine_is_refused_with_what_to_do(tmp_path):
+    served = Served(tmp_path, "--engine", "scripted", "--store", "sqlite:///b.db")
+    await served.start()
+    try:
+        done = await _run([sys.executable, str(SCRIPT), "--url", served.control_url, "--key", KEY])
+    finally:
+        await served.close()
+    assert done.returncode == 1
+    assert f"scripted={RULES}" in done.stderr
+
+
+async def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(LIMIT_S):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return subprocess.CompletedProcess(argv, process.returncode, out.decode(), err.decode())
