@@ -23,6 +23,7 @@ from aiohttp import web
 from capture import intake
 from capture.errors import ClientError, TreeringError
 from capture.values import nearest
+from graph.findings import TABLE
 
 VERSION = "1"
 """Version of the control plane's interface."""
@@ -214,6 +215,13 @@ def flag(value: str) -> bool:
     if value not in ("0", "1"):
         raise ValueError("0 or 1")
     return value == "1"
+
+
+def code(value: str) -> str:
+    """Read a finding's code."""
+    if value not in TABLE:
+        raise ValueError("a finding's code (docs/findings.md)")
+    return value
 
 
 def label(value: str) -> tuple[str, str]:

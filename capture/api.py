@@ -29,11 +29,13 @@ from capture import (
     parquet,
     resume,
     site,
+    summaries,
 )
 from capture.errors import ClientError, TreeringError
 from capture.reach import Reach
 from capture.settings import parse_address
-from capture.store.base import Entry, Exchange, Query
+from capture.store.base import Entry, Exchange
+from capture.store.summary import Look
 from capture.tasks import spawn
 from graph import view
 from graph.graph import Graph
@@ -54,10 +56,14 @@ _LIST: dict[str, answers.Reader] = {
     "state": answers.one_of("open", "closed"),
     "group": answers.text,
     "label": answers.label,
-    "order": answers.one_of("created", "closed"),
+    "finding": answers.code,
+    "q": answers.text,
+    "trouble": answers.flag,
+    "order": answers.one_of("created", "closed", "-created"),
     "after": answers.text,
     "limit": answers.whole(1, MOST_ROLLOUTS),
 }
+_OVERVIEW = {name: _LIST[name] for name in ("state", "group", "label", "finding", "q", "trouble")}
 _SHOW: dict[str, answers.Reader] = {
     "wait": answers.one_of("closed", "idle"),
     "idle_s": answers.seconds,
@@ -83,6 +89,7 @@ def routes(appliance: Appliance) -> list[web.RouteDef]:
     return [
         web.post("/rollouts", api.register),
         web.get("/rollouts", api.list_),
+        web.get("/overview", api.overview),
         web.get("/rollouts/{id}", api.show),
         web.delete("/rollouts/{id}", api.delete),
         web.get("/rollouts/{id}/graph", api.graph),
@@ -124,18 +131,15 @@ class _Api:
         return answers.encoded(request, made, status=201)
 
     async def list_(self, request: web.Request) -> web.StreamResponse:
-        asked = answers.query(request, _LIST, repeatable=("label",))
-        asked["labels"] = _labels(asked.pop("label", []))
-        page = await self._appliance.rollouts.page(Query(**asked))
-        shown = []
-        for entry in page.entries:
-            try:
-                shown.append(await self._rollout(entry))
-            except ClientError as error:
-                # Deleted since the page was read.
-                if error.status != 404:
-                    raise
-        return answers.answer(request, {"rollouts": shown, "next": page.next})
+        look = _look(answers.query(request, _LIST, repeatable=("label",)))
+        listed = await summaries.page(self._appliance.rollouts, self._appliance.store, look)
+        return answers.answer(request, {"rollouts": listed.rows, "next": listed.next})
+
+    async def overview(self, request: web.Request) -> web.StreamResponse:
+        look = _look(answers.query(request, _OVERVIEW, repeatable=("label",)))
+        found = await self._appliance.store.overview(look)
+        self._appliance.lookout.refresh(found.behind)
+        return answers.answer(request, summaries.overview_json(found))
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["id"]
@@ -210,7 +214,7 @@ class _Api:
         return await self._shaped(request, graph, form)
 
     async def call(self, request: web.Request) -> web.StreamResponse:
-        answers.query(request, {})
+        asked = answers.query(request, {"ids": answers.flag})
         name, given = request.match_info["id"], request.match_info["n"]
         graph = await self._graph(request)
         n = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else -1
@@ -219,7 +223,7 @@ class _Api:
             raise ClientError("call_not_found", "This rollout has no such call.", hint="GET …/calls.", status=404)
         exchange = await self._appliance.store.exchange(name, n)
         text = kept.reply.text if kept.reply is not None else None
-        return await self._shaped(request, graph, lambda of: _whole(of, n, text, exchange))
+        return await self._shaped(request, graph, lambda of: _whole(of, n, text, exchange, ids=asked.get("ids", True)))
 
     async def replay(self, request: web.Request) -> web.StreamResponse:
         asked = answers.query(request, {"saved": answers.flag})
@@ -334,11 +338,11 @@ def _arrays(graph: Graph, n: int) -> dict[str, Any]:
     return {name: array for name, array in given.items() if array is not None}
 
 
-def _whole(graph: Graph, n: int, text: str | None, exchange: Exchange | None) -> dict[str, Any]:
+def _whole(graph: Graph, n: int, text: str | None, exchange: Exchange | None, *, ids: bool) -> dict[str, Any]:
     """Return one call whole. A running call has no exchange yet."""
     return {
         **view.call_json(graph, n),
-        **_arrays(graph, n),
+        **(_arrays(graph, n) if ids else {}),
         "top_logprobs": answers.passed(exchange.top_logprobs) if exchange else None,
         "text": text,
         "request": answers.passed(exchange.request) if exchange else None,
@@ -366,6 +370,11 @@ async def _to_the_end(work: Coroutine[Any, Any, T], name: str) -> T:
     if isinstance(result, TreeringError):
         raise result
     return result
+
+
+def _look(asked: dict[str, Any]) -> Look:
+    labels, text = _labels(asked.pop("label", [])), asked.pop("q", None)
+    return Look(labels=labels, text=text, **asked)
 
 
 def _labels(pairs: list[tuple[str, str]]) -> dict[str, str]:

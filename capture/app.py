@@ -93,6 +93,7 @@ class Appliance:
             witness=self._witness,
             unpinnable=self._unpinnable,
             on_closed=lambda name: self.lookout.examine(name),
+            on_judged=lambda name: self.lookout.refresh([name]),
             sleep_after_s=settings.sleep_after,
         )
         self.tide = Tide(self.store)
@@ -162,6 +163,7 @@ class Appliance:
                 self._watches += [
                     spawn(self.lookout.watch(), name="tell of engines and tunnels"),
                     spawn(self.lookout.drop(), name="drop old events"),
+                    spawn(self.lookout.catch_up(), name="summarise what was closed before"),
                 ]
             if self.store.shared:
                 self._watches += [

@@ -5,22 +5,28 @@ Rules
    wait, the oldest go unexamined, and the log counts them. Their findings are read with the rollout all the same.
 2. What capture itself noticed was told when it happened (`finding` events that the store writes); what is told at the
    close is the rest, once.
-3. Each process tells what it sees of engines and tunnels. Two replicas may disagree, and that is worth knowing.
+3. What a closed rollout shows is kept as its summary, and made anew when a reward or a role came, so that a list of
+   many reads no graph. One that is late or lost costs whoever lists it a graph (`capture.summaries`).
+4. Each process tells what it sees of engines and tunnels. Two replicas may disagree, and that is worth knowing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from capture import clock
+import msgspec
+
+from capture import clock, summaries
 from capture.errors import StoreError, TreeringError
 from capture.events import KEPT_S
 from capture.store.base import Telling
+from capture.store.summary import Look
 from graph import view
 from graph.graph import Graph
 
@@ -36,7 +42,10 @@ DROP_EVERY_S = 300.0
 """Between two looks at whether events are too old."""
 
 MOST_WAITING = 10_000
-"""Closed rollouts that wait to be examined."""
+"""Closed rollouts that wait to be examined; as many may wait for their summary."""
+
+PAUSE_S = 0.05
+"""Between two rollouts that were closed before this process began: agents' calls come first."""
 
 
 class Lookout:
@@ -47,6 +56,8 @@ class Lookout:
         self._appliance = appliance
         self._closed = closed
         self._waiting: deque[str] = deque()
+        # Whose summaries are behind, in order; the values say nothing.
+        self._behind: dict[str, None] = {}
         self._came = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -68,6 +79,14 @@ class Lookout:
         self._came.set()
         self._idle.clear()
 
+    def refresh(self, names: Iterable[str]) -> None:
+        """Have summaries made anew, behind what has closed."""
+        for name in names:
+            if len(self._behind) < MOST_WAITING:
+                self._behind[name] = None
+                self._came.set()
+                self._idle.clear()
+
     async def examined(self) -> None:
         """Return when nothing waits to be examined."""
         await self._idle.wait()
@@ -85,13 +104,33 @@ class Lookout:
         while True:
             await self._came.wait()
             self._came.clear()
-            while self._waiting:
+            while self._waiting or self._behind:
                 try:
-                    await self._examine(self._waiting.popleft())
+                    if self._waiting:
+                        await self._examine(self._waiting.popleft())
+                    else:
+                        await self._refresh(next(iter(self._behind)))
                 except TreeringError:
                     # Deleted meanwhile; or the store is down, which is said elsewhere.
                     continue
             self._idle.set()
+
+    async def catch_up(self) -> None:
+        """Make the summaries of rollouts that were closed without one: by an older version, or by one that died."""
+        look = Look(state="closed", behind=True)
+        while True:
+            try:
+                sheet = await self._appliance.store.sheet(look)
+            except StoreError:
+                # Said elsewhere. Who lists them reads their graphs.
+                return
+            for line in sheet.lines:
+                await asyncio.sleep(PAUSE_S)
+                with contextlib.suppress(TreeringError):
+                    await self._refresh(line.id)
+            if sheet.next is None:
+                return
+            look = msgspec.structs.replace(look, after=sheet.next)
 
     async def drop(self) -> NoReturn:
         """Drop events that are too old, for ever."""
@@ -127,8 +166,14 @@ class Lookout:
 
     async def _examine(self, name: str) -> None:
         rollouts, store = self._appliance.rollouts, self._appliance.store
-        graph = await rollouts.graph(name)
+        # What is read now holds all that was said of it until now.
+        self._behind.pop(name, None)
+        entry, graph = await rollouts.seen(name)
         self._closed(graph)
+        if not rollouts.owes(name):
+            with contextlib.suppress(StoreError):
+                # Said elsewhere; it is made when it is asked for.
+                await summaries.keep(store, entry, graph)
         noticed = {notice.code for notice in await store.notices(name)}
         now = clock.now()
         await self._tell(
@@ -138,6 +183,10 @@ class Lookout:
                 if finding["code"] not in noticed
             ]
         )
+
+    async def _refresh(self, name: str) -> None:
+        self._behind.pop(name, None)
+        await summaries.refresh(self._appliance.rollouts, self._appliance.store, name)
 
     async def _tell(self, told: list[Telling]) -> None:
         if told:

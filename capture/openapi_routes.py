@@ -14,6 +14,7 @@ import msgspec
 from capture import answers
 from capture.formats import FORMATS
 from graph import sequences
+from graph.findings import TABLE as TABLE_OF_FINDINGS
 
 Schema = dict[str, Any]
 
@@ -78,6 +79,13 @@ _SEQUENCES: dict[str, Schema] = {
     "aborted": one_of("train"),
 }
 _LABEL: Schema = {"type": "string", "pattern": "^[^:]+:.*$"}
+_LOOK: dict[str, Schema] = {
+    "group": TEXT,
+    "label": _LABEL,
+    "finding": one_of(*TABLE_OF_FINDINGS),
+    "q": TEXT,
+    "trouble": FLAG,
+}
 _OBJECT: Schema = {"type": "object"}
 _ENGINES = (200, ("The engines as they are now.", listed("engines", ref("Engine"))))
 
@@ -108,14 +116,21 @@ TABLE: tuple[Route, ...] = (
         says="List rollouts by cursor; order=closed tails.",
         query={
             "state": one_of("open", "closed"),
-            "group": TEXT,
-            "label": _LABEL,
-            "order": one_of("created", "closed"),
+            **_LOOK,
+            "order": one_of("created", "closed", "-created"),
             "after": TEXT,
             "limit": whole(1, 1_000),
         },
         repeatable=("label",),
-        answers={200: ("A page.", listed("rollouts", ref("Rollout")))},
+        answers={200: ("A page.", listed("rollouts", ref("RolloutRow")))},
+    ),
+    Route(
+        method="GET",
+        path="/overview",
+        says="Sum up rollouts: how many there are of each kind, their findings, rewards, groups and labels.",
+        query={"state": one_of("open", "closed"), **_LOOK},
+        repeatable=("label",),
+        answers={200: ("The sums.", ref("Overview"))},
     ),
     Route(
         method="GET",
@@ -209,7 +224,8 @@ TABLE: tuple[Route, ...] = (
     Route(
         method="GET",
         path="/rollouts/{id}/calls/{n}",
-        says="Show one call whole: request and reply as they passed, ids, logprobs.",
+        says="Show one call whole: request and reply as they passed, ids, logprobs; with ids=0, without token arrays.",
+        query={"ids": FLAG},
         answers={200: ("The call.", ref("Call"))},
     ),
     *(

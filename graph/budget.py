@@ -37,8 +37,14 @@ def budget_left(
     if "max_prompt_tokens" in limits:
         used["max_prompt_tokens"] = _last_prompt(calls, set(main), prompt_ids)
     if "deadline_s" in limits:
-        used["deadline_s"] = _elapsed_s(rollout, now)
+        until = rollout.closed_at or now or rollout.last_call_at
+        used["deadline_s"] = _elapsed_s(rollout.first_call_at, until)
     return {name: max(0, limits[name] - used[name]) for name in limits if name in used}
+
+
+def deadline_left(limit_s: float, first_call_at: str | None, until: str | None) -> float:
+    """Return what is left of a deadline at a time, in seconds; times are ISO 8601."""
+    return max(0, limit_s - _elapsed_s(first_call_at, until))
 
 
 def new_tokens(calls: Iterable[Call], prompt_ids: Callable[[int], IntArray | None] | None = None) -> int:
@@ -68,9 +74,8 @@ def _last_prompt(calls: Sequence[Call], main: set[int], prompt_ids: Callable[[in
     return 0
 
 
-def _elapsed_s(rollout: Rollout, now: str | None) -> float:
-    until = rollout.closed_at or now or rollout.last_call_at
-    if rollout.first_call_at is None or until is None:
+def _elapsed_s(first_call_at: str | None, until: str | None) -> float:
+    if first_call_at is None or until is None:
         return 0
-    passed = datetime.fromisoformat(until) - datetime.fromisoformat(rollout.first_call_at)
+    passed = datetime.fromisoformat(until) - datetime.fromisoformat(first_call_at)
     return max(0.0, round(passed.total_seconds(), 3))

@@ -20,6 +20,7 @@ from aiohttp.test_utils import TestServer
 from capture import api, clock
 from capture.engines.base import Identity
 from capture.holds import Holds
+from capture.lookout import Lookout
 from capture.news import News
 from capture.registration import Defaults, Place
 from capture.rollouts import Rollouts
@@ -63,6 +64,7 @@ class Plane:
         self.holds = Holds(self.store)
         self.reach = LEADS
         self.rollouts = Rollouts(self.store, place=placed, defaults=Defaults(), reach=LEADS)
+        self.lookout = Lookout(self, closed=lambda _graph: None)
         self.news = News()
         self.url = ""
         # Set when a caller hung up and its handler was cancelled.

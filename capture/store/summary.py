@@ -76,6 +76,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     # Looked for in `Summary.words`.
     text: str | None = None
     trouble: bool = False
+    # Only those without a summary of their present version.
+    behind: bool = False
     order: Order = "created"
     # Opaque; the cursor of the line before.
     after: str | None = None
@@ -241,6 +243,8 @@ class Asked:
             out.append(f'rollout."group" = {self.bound(spelt(look.group))}')
         for name, value in look.labels.items():
             out.append(_LABELLED.format(name=self.bound(spelt(name)), value=self.bound(spelt(value))))
+        if look.behind:
+            out.append(STALE)
         return out
 
     def read(self, look: Look) -> list[str]:

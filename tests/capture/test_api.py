@@ -389,7 +389,7 @@ async def test_answers_are_compressed_on_request(plane, two_turns):
                 assert answer.headers.get("Content-Encoding") == got
 
 
-@pytest.mark.parametrize("path", ["/"])
+@pytest.mark.parametrize("path", ["/rollout", "/rollouts/r/none"])
 async def test_what_is_not_there_yet_is_not_routed(ask, path):
     assert (await ask("GET", path))[1]["error"]["code"] == "not_found"
 

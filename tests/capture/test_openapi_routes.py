@@ -29,6 +29,7 @@ def test_every_route_of_the_data_plane_means_what_it_says():
     ("path", "read"),
     [
         ("/rollouts", api._LIST),
+        ("/overview", api._OVERVIEW),
         ("/rollouts/{id}", api._SHOW),
         ("/rollouts/{id}/calls", api._CALLS),
         ("/rollouts/{id}/sequences", {**exports.ASKED, "open": None, "ids": None}),

@@ -171,7 +171,9 @@ async def test_one_that_is_behind_may_be_what_is_looked_for(store):
     await keep(store, "b")
     assert await names(store, finding="drift") == ["a", "c"]
     assert await names(store, finding="drift", group="h") == []
+    assert await names(store, behind=True) == ["c"]
     await store.change("b", {"reward": 0.0})
+    assert await names(store, behind=True, order="-created") == ["c", "b"]
     assert await names(store, finding="drift") == ["a", "b", "c"]
 
 
