@@ -8,6 +8,7 @@ import { copy } from "./copy.js";
 import { append, fill, h, plural } from "./dom.js";
 import { commands, fileName, obstacle, paths } from "./download-plan.js";
 import { FORMATS } from "./formats.js";
+import { save } from "./save.js";
 
 const ROLES = [["main", "main conversations"], ["main,summary,subagent,auxiliary", "every conversation"]];
 let chosen = "native";
@@ -92,13 +93,4 @@ async function fetchAll(of, wanted, signal, said) {
   }
   if (refused === asked.length && asked.length > 1) throw new Error(`None of these ${refused} can be exported as ${wanted.format}; each alone says why.`);
   save(new Blob(parts), fileName(of, wanted));
-}
-
-function save(content, name) {
-  const url = URL.createObjectURL(content);
-  const link = h("a", { href: url, download: name });
-  document.body.append(link);
-  link.click();
-  link.remove();
-  setTimeout(() => URL.revokeObjectURL(url), 60000);
 }

@@ -18,16 +18,21 @@ export function levelOf(code, { severity = null, tier = null } = {}) {
 
 export const rankOf = (level) => RANK[level] ?? 3;
 
+const PLACES = new Map(Object.keys(CODES).map((code, at) => [code, at]));
+/* The table's order: what came first in a rollout's life comes first. */
+const place = (code) => PLACES.get(code) ?? PLACES.size;
+export const byTable = (a, b) => place(a) - place(b) || a.localeCompare(b);
+
 /* A row's findings, the worst first: [{code, level, n}]. */
 export function findingsOf(row) {
   const all = Object.entries(row.health?.findings ?? {}).map(([code, n]) => ({ code, n, level: levelOf(code, { tier: row.tier }) }));
-  return all.sort((a, b) => rankOf(a.level) - rankOf(b.level) || a.code.localeCompare(b.code));
+  return all.sort((a, b) => rankOf(a.level) - rankOf(b.level) || byTable(a.code, b.code));
 }
 
 /* An overview's findings, the worst first, then those that most rollouts have: [{code, level, rollouts, n}]. */
 export function findingsIn(overview) {
   const all = overview.findings.map((each) => ({ ...each, level: levelOf(each.code, each) }));
-  return all.sort((a, b) => rankOf(a.level) - rankOf(b.level) || b.rollouts - a.rollouts || a.code.localeCompare(b.code));
+  return all.sort((a, b) => rankOf(a.level) - rankOf(b.level) || b.rollouts - a.rollouts || byTable(a.code, b.code));
 }
 
 const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en-GB")} ${n === 1 ? one : many}`;

@@ -1,7 +1,7 @@
 /* The form that narrows the list. It holds no state of its own: it shows a filter, and says what was changed in it. */
 
 import { fill, h } from "./dom.js";
-import { CODES } from "./codes.js";
+import { byTable } from "./health.js";
 import { isEmpty } from "./list-query.js";
 
 const TYPED_MS = 250;
@@ -38,16 +38,13 @@ export function filters(onChange) {
     options(group, filter.group, (overview?.groups ?? []).map((each) => [each.group, `${each.group} (${each.rollouts})`]), "any");
     options(label, filter.labels[0] ?? null, (overview?.labels ?? []).flatMap((each) => each.values.map((value) => [`${each.name}:${value}`, `${each.name}: ${value}`])), "any");
     const codes = overview ? overview.findings.map((each) => [each.code, `${each.code} (${each.rollouts})`]) : [];
-    options(finding, filter.finding, codes.sort(([a], [b]) => order(a) - order(b)), "any");
+    options(finding, filter.finding, codes.sort(([a], [b]) => byTable(a, b)), "any");
     trouble.setAttribute("aria-pressed", String(filter.trouble));
     clear.disabled = isEmpty(filter);
   }
 
   return { root, update, search: q };
 }
-
-const KNOWN = Object.keys(CODES);
-const order = (code) => (KNOWN.indexOf(code) + 1 || KNOWN.length + 1);
 
 /* Offers choices, with what is chosen among them; an open list is left alone, and so is one that has not changed. */
 function options(select, chosen, choices, none) {

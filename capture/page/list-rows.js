@@ -15,7 +15,8 @@ const NUMBERS = new Set(["calls", "convs", "sampled", "reward", "drift"]);
 /* The same in list.css, where a narrow screen has a row of three lines. */
 const NARROW = matchMedia("(max-width: 760px)");
 const HEIGHTS = { wide: 36, narrow: 84 };
-const TAGS_SHOWN = 3;
+/* Letters of findings that a row has room for. */
+const ROOM = 40;
 
 /* `rows`: {at(index) → row or undefined, count(), chosen: Set of ids}. `on`: {need(last), open(row), pick(row, index)}. */
 export function grid(rows, on, signal) {
@@ -185,13 +186,15 @@ function state(row) {
   if (row.absent) return h("span.quiet", { title: "It was deleted, or is no longer what the filter asks for" }, "gone");
   const running = row.health?.running ?? 0;
   if (running > 0) return h("span.running", { title: `${running} running` }, h("span.dot", { "aria-hidden": "true" }), running === 1 ? "1 call" : `${running} calls`, h("span.unseen", " running"));
-  if (row.stopped) return h("span", { title: `stopped by ${row.stopped.limit}` }, `${row.state}, limit`);
+  if (row.stopped) return h("span", { title: `${row.state}; stopped by its limit ${row.stopped.limit}` }, "stopped");
   return row.state;
 }
 
 function tags(row) {
   const all = findingsOf(row);
-  const shown = all.length > TAGS_SHOWN ? all.slice(0, TAGS_SHOWN - 1) : all;
+  let room = ROOM;
+  const fit = all.findIndex(({ code }) => (room -= code.length + 3) < 0);
+  const shown = fit < 0 ? all : all.slice(0, Math.max(1, fit));
   const rest = all.slice(shown.length);
   return [
     ...shown.map(({ code, n, level }) => h("span.tag", { class: TAG[level], title: `${level}: ${code}, ${n}` }, h("span", { "aria-hidden": "true" }, `${MARK[level]} `), code)),
