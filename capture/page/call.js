@@ -3,6 +3,7 @@
    The head is painted as soon as the call is there; what it adds to its parent is told when the parent's request has
    come, in a place that is kept for it. */
 
+import { pause } from "./api.js";
 import { copyCurl } from "./copy.js";
 import { shared, sides } from "./difference.js";
 import { fill, h, moment, number, plural, span, svg } from "./dom.js";
@@ -14,6 +15,8 @@ import { to } from "./router.js";
 import { conversation, foldable, messageItem } from "./talk.js";
 import { FORK, LINK, ROLE, STATUS, notesOf, plain, roleOf } from "./words.js";
 
+/* For a parent to be read, before the call is shown without it. */
+const PARENT_MS = 300;
 /* Of a request, what is shown elsewhere. */
 const SHOWN = ["messages", "contents", "input", "prompt", "system", "instructions", "systemInstruction", "system_instruction", "tools"];
 
@@ -23,10 +26,16 @@ export async function show(root, { id, n: given }, ctx) {
   const graphing = graphOf(ctx.api, id, { signal: ctx.signal });
   graphing.catch(() => {});
   const call = await callOf(ctx.api, id, n, { signal: ctx.signal });
+  /* The messages that are new are known when the parent's request has come: soon, or the rest is shown before. */
+  const talk = h("div.talk-place", h("p.quiet", "Reading…"));
+  const talking = asked(talk, call, id, ctx);
+  talking.catch(() => {});
+  await Promise.race([talking, pause(PARENT_MS, ctx.signal)]);
+  if (ctx.signal.aborted) return;
   const near = h("nav.neighbours", { "aria-label": "Calls around it" }, h("span.quiet", "…"));
   const role = h("span.role-place");
-  const why = h("div");
-  const talk = h("div.talk-place", h("p.quiet", "Reading its parent…"));
+  const parted = call.link === "drift" || call.link === "compaction" || call.fork;
+  const why = h("div.why-place", { class: parted ? "known" : null }, parted ? brokenWords(call, id, null) : null);
   const path = `rollouts/${encodeURIComponent(id)}/calls/${n}`;
   const [mark, status, meaning] = STATUS[call.status] || ["?", call.status, ""];
   fill(root,
@@ -37,30 +46,43 @@ export async function show(root, { id, n: given }, ctx) {
     call.error ? h("div.notice.bad", h("p", h("strong", "Error: "), call.error.message || "no message"), h("p", `Blame: ${call.error.blame}${call.error.status ? `, status ${call.error.status}` : ""}.`)) : null,
     why,
     facts(call),
-    h("section.panel", { "aria-labelledby": "asked-head" }, h("h2", { id: "asked-head" }, "Asked"), talk, tools(call)),
+    h("section.panel", { "aria-labelledby": "asked-head" }, h("h2", { id: "asked-head" }, "Asked"), tools(call), talk),
     h("section.panel", { "aria-labelledby": "reply-head" }, h("h2", { id: "reply-head" }, "Reply"), reply(call)),
     sampling(call),
     raw(call, id, n, ctx));
 
-  const parent = call.parent === null ? null : callOf(ctx.api, id, call.parent, { signal: ctx.signal });
-  parent?.catch(() => {});
-  try {
-    const before = parent ? messagesOf((await parent).request) : null;
-    const messages = messagesOf(call.request);
-    const known = before ? shared(before.map((each) => each.key), messages.map((each) => each.key)) : 0;
-    fill(talk, messages.length ? conversation(messages, { known, parent: before ? call.parent : null }) : h("p.quiet", call.request ? "No messages: see the raw request." : "The request isn't there yet."));
-  } catch (error) {
-    if (ctx.signal.aborted) return;
-    fill(talk, conversation(messagesOf(call.request)));
+  /* Behind the first sight of it; each has its place. */
+  const behind = (work) => work.catch((error) => { if (!ctx.signal.aborted) ctx.say(error.message); });
+  behind(around(near, role, why, call, graphing, id, ctx));
+}
+
+/* The messages, those that the parent's request had too folded away. */
+async function asked(talk, call, id, ctx) {
+  const messages = messagesOf(call.request);
+  let before = null;
+  if (call.parent !== null) {
+    try {
+      before = messagesOf((await callOf(ctx.api, id, call.parent, { signal: ctx.signal })).request);
+    } catch (error) {
+      if (ctx.signal.aborted) throw error;
+      /* Without the parent all are shown, and none is called new. */
+    }
   }
+  const known = before ? shared(before.map((each) => each.key), messages.map((each) => each.key)) : 0;
+  fill(talk, messages.length ? conversation(messages, { known, parent: before ? call.parent : null })
+    : h("p.quiet", call.request ? "No messages: see the raw request." : "The request isn't there yet."));
+}
+
+async function around(near, role, why, call, graphing, id, ctx) {
   const graph = await graphing;
+  if (ctx.signal.aborted) return;
   const conversations = new Map(graph.conversations.map((each) => [each.n, each]));
   const kept = new Set(graph.forks.map((fork) => fork.kept).filter((each) => each !== null));
   const [name, said] = roleOf(call, conversations);
   fill(role, h("span.tag", h("span", { class: `role-${name}`, title: ROLE[name] }, said)),
     notesOf(call, conversations.get(call.conversation), kept).flatMap((note) => [" ", h("span.tag", note)]));
   neighbours(near, graph, call, id, ctx);
-  await broken(why, call, graph, id, ctx);
+  if (call.link === "drift" || call.link === "compaction" || call.fork) await broken(why, call, id, ctx);
 }
 
 function neighbours(near, graph, call, id, ctx) {
@@ -87,27 +109,29 @@ function neighbours(near, graph, call, id, ctx) {
 }
 
 /* Where its tokens part from its parent's, and what the agent changed. */
-async function broken(why, call, graph, id, ctx) {
-  const fork = graph.forks.find((each) => each.children.includes(call.n));
-  if (call.link !== "drift" && call.link !== "compaction" && !fork) return;
+async function broken(why, call, id, ctx) {
   let told = null;
   try {
     told = await ctx.api.get(`rollouts/${encodeURIComponent(id)}/forks`, { signal: ctx.signal });
-  } catch {
-    if (ctx.signal.aborted) return;
+  } catch (error) {
+    if (ctx.signal.aborted) throw error;
   }
+  fill(why, brokenWords(call, id, told));
+}
+
+function brokenWords(call, id, told) {
   const parts = [];
   if (call.link === "drift" || call.link === "compaction") {
     const found = told?.breaks.find((each) => each.call === call.n);
-    parts.push(h("p", h("strong", call.link === "drift" ? "Drift: " : "Compaction: "),
-      found?.words || LINK[call.link], call.drift ? ` ${plural(call.drift.tokens, "token")} lost at position ${number(call.drift.at)} (${plain(call.drift.cause)}). ` : " ",
+    const where = call.drift ? `${plural(call.drift.tokens, "token")} of call ${call.parent} lost from position ${number(call.drift.at)} on, ${plain(call.drift.cause)}. ` : `It goes on from a summary of what led to call ${call.parent}. `;
+    parts.push(h("p", h("strong", call.link === "drift" ? "Drift: " : "Compaction: "), where, found?.words || "", " ",
       h("a", { href: to("rollouts", id, "tokens", call.n, call.drift ? { at: call.drift.at } : {}) }, "Tokens side by side")), changes(found?.changes));
   }
-  if (fork) {
+  if (call.fork) {
     const found = told?.forks.find((each) => each.calls.includes(call.n));
-    parts.push(h("p", h("strong", `${fork.kind[0].toUpperCase()}${fork.kind.slice(1)}: `), found?.words || `${FORK[fork.kind]}.`), changes(found?.changes));
+    parts.push(h("p", h("strong", `${call.fork[0].toUpperCase()}${call.fork.slice(1)}: `), found?.words || `${FORK[call.fork] || ""}.`), changes(found?.changes));
   }
-  fill(why, h("div.notice.warn", parts));
+  return h("div.notice.warn", parts);
 }
 
 function facts(call) {

@@ -16,7 +16,7 @@ export function findings(found, id) {
     faults.length
       ? h("ul.findings", faults.map((each) => one(each, id)))
       : h("p", found.length ? "Nothing that stops you from training on it." : "None: nothing to say of it."),
-    notes.length ? h("details.notes", h("summary", plural(notes.length, "note"), ": ", notes.map((each) => each.code).join(", ")),
+    notes.length ? h("details.notes", { dataset: { name: "notes" } }, h("summary", plural(notes.length, "note"), ": ", notes.map((each) => each.code).join(", ")),
       h("ul.findings", notes.map((each) => one(each, id)))) : null);
 }
 

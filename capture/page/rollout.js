@@ -7,50 +7,62 @@ import { copyCurl } from "./copy.js";
 import { fill, h, moment, number, plural, short } from "./dom.js";
 import { Forest, legend } from "./forest.js";
 import { counted, findings } from "./findings.js";
-import { forks, fromGraph } from "./forks.js";
 import { graphOf } from "./held.js";
 import { live } from "./follow.js";
+import { put } from "./places.js";
 import { to } from "./router.js";
-import { Sequences } from "./sequences.js";
-import { conversations } from "./verdicts.js";
 import { plain } from "./words.js";
 
 export async function show(root, { id }, ctx) {
   ctx.title(id, ["rollouts", "#/"], [id]);
   const forest = new Forest(id, { onSelect: (n) => history.replaceState(null, "", to("rollouts", id, { call: n })) });
-  const sequences = new Sequences(id, ctx);
   const head = h("div.rollout-head");
-  const found = h("div");
+  const found = h("div.findings-place");
+  const words = h("div.words-place");
+  const rows = h("div.rows-place");
   const roles = h("div");
-  const words = h("div");
   const calls = h("section.panel", { "aria-labelledby": "forest-head" },
     h("div.row.spread", h("h2", { id: "forest-head" }, "Calls"), h("p.quiet.keys-hint", h("kbd", "j"), h("kbd", "k"), " between calls, ", h("kbd", "Enter"), " opens, ", h("kbd", "t"), " tokens, ", h("kbd", "p"), " parent")),
     forest.element, legend());
   const graph = await graphOf(ctx.api, id, { signal: ctx.signal, fresh: true });
   let seen = null;
 
-  const put = (next) => {
+  const paint = (next) => {
     seen = next;
-    fill(head, headOf(next, ctx));
-    fill(found, next.calls.length ? findings(next.findings, id) : silent(next, id));
+    const { rollout } = next;
+    put(head, [rollout, next.drift, next.findings], () => headOf(next, ctx));
+    put(found, [next.findings, rollout.state, next.calls.length > 0], () => (next.calls.length ? findings(next.findings, id) : silent(next, id)));
     forest.update(next);
-    fill(roles, conversations(next, id));
+    if (next.calls.some(isParted)) words.classList.add("known");
   };
+  /* What stands below the first sight of it is loaded behind it. */
+  let sequences = null;
   const later = async (next) => {
     if (!next.calls.length) return;
-    const told = sequences.update(next);
-    try {
-      fill(words, forks(next.forks.length || next.calls.some((call) => call.link === "drift" || call.link === "compaction")
-        ? await ctx.api.get(`rollouts/${encodeURIComponent(id)}/forks`, { signal: ctx.signal })
-        : { forks: [], breaks: [] }, id));
-    } catch {
-      if (!ctx.signal.aborted) fill(words, forks(fromGraph(next), id));
+    const [rowsModule, forksModule, verdicts] = await Promise.all([import("./sequences.js"), import("./forks.js"), import("./verdicts.js")]);
+    if (ctx.signal.aborted) return;
+    if (!sequences) {
+      sequences = new rowsModule.Sequences(id, ctx);
+      fill(rows, sequences.element);
     }
+    const told = sequences.update(next);
+    let said = { forks: [], breaks: [] };
+    if (next.calls.some(isParted)) {
+      try {
+        said = await ctx.api.get(`rollouts/${encodeURIComponent(id)}/forks`, { signal: ctx.signal });
+      } catch {
+        if (ctx.signal.aborted) return;
+        said = forksModule.fromGraph(next);
+      }
+    }
+    put(words, said, () => forksModule.forks(said, id));
+    put(roles, next.conversations, () => verdicts.conversations(next, id));
     await told;
   };
 
-  put(graph);
-  fill(root, head, found, graph.calls.length || graph.rollout.state === "open" ? [calls, words, sequences.element, roles] : null);
+  paint(graph);
+  fill(root, head, found, calls, words, rows, roles);
+  calls.hidden = !graph.calls.length;
   const wanted = Number(ctx.query.get("call") ?? Number.NaN);
   if (Number.isInteger(wanted)) forest.select(wanted, { focus: true });
   const chosen = (view) => () => { if (forest.selected !== null) location.hash = to("rollouts", id, view, forest.selected); };
@@ -61,13 +73,19 @@ export async function show(root, { id }, ctx) {
     t: Object.assign(chosen("tokens"), { title: "tokens of the call" }),
     Enter: Object.assign((event) => { if (event.target.closest("a, button, summary")) event.target.closest("a, button, summary").click(); else chosen("calls")(); }, { title: "open the call" }),
   });
-  later(graph);
+  later(graph).catch((error) => { if (!ctx.signal.aborted) ctx.say(error.message); });
   live(id, ctx, {
     seen: () => seen,
-    onGraph: (next) => { put(next); return later(next); },
+    onGraph: (next) => {
+      calls.hidden = !next.calls.length;
+      paint(next);
+      return later(next);
+    },
     onGone: () => fill(root, h("div.notice.warn", { role: "alert" }, h("p", "This rollout was deleted."), h("p", h("a", { href: "#/" }, "All rollouts")))),
   });
 }
+
+const isParted = (call) => call.link === "drift" || call.link === "compaction" || call.fork !== null;
 
 function headOf({ rollout, findings: found, drift }, ctx) {
   const path = `rollouts/${encodeURIComponent(rollout.id)}/graph`;

@@ -1,6 +1,6 @@
 /* Messages as they are shown: who speaks, what of it, long texts folded. Texts stay texts. */
 
-import { fill, h, number, plural } from "./dom.js";
+import { append, fill, h, number, plural } from "./dom.js";
 import { pretty } from "./messages.js";
 
 /* Characters and lines of a text that are shown before it is folded. */
@@ -40,7 +40,7 @@ export function foldable(text, { fold = FOLD } = {}) {
       return;
     }
     const next = Math.min(text.length, shown + MOST);
-    pre.append(text.slice(shown, next));
+    append(pre, text.slice(shown, next));
     shown = next;
     more.setAttribute("aria-expanded", "true");
     more.textContent = shown < text.length ? `… ${number(text.length - shown)} more characters` : "Fold";

@@ -17,39 +17,39 @@ const MASK = { trained: "trained", sampled: "sampled, not trained", context: "co
 export async function show(root, { id, n: given }, ctx) {
   const n = Number(given);
   ctx.title(`Tokens of call ${n} of ${id}`, ["rollouts", "#/"], [id, to("rollouts", id, { call: n })], [`call ${n}`, to("rollouts", id, "calls", n)], ["tokens"]);
-  const [call, graph] = await Promise.all([callOf(ctx.api, id, n, { signal: ctx.signal }), graphOf(ctx.api, id, { signal: ctx.signal })]);
+  const graphing = graphOf(ctx.api, id, { signal: ctx.signal });
+  graphing.catch(() => {});
+  const call = await callOf(ctx.api, id, n, { signal: ctx.signal });
   const broken = call.link === "drift" || call.link === "compaction";
   const beside = call.parent !== null && (ctx.query.has("beside") ? ctx.query.get("beside") === "1" : broken);
   const asked = ctx.query.get("at") === null ? Number.NaN : Number(ctx.query.get("at"));
-
-  const masking = rowsOf(ctx.api, id, { signal: ctx.signal, opened: graph.rollout.state === "open" }).catch((error) => { if (error.name === "AbortError") throw error; return null; });
-  const firstOf = (which, start) => textOf(ctx, id, which, start, start + SIZE);
   const guess = Number.isInteger(asked) && asked >= 0 ? asked : call.drift?.at ?? call.n_prompt ?? 0;
   const start = Math.floor(guess / SIZE) * SIZE;
-  let first;
-  try {
-    first = await firstOf(n, start);
-  } catch (error) {
-    if (error.status === 422 && start) first = await firstOf(n, 0);
-    else throw error;
-  }
+  const windowOf = async (which) => {
+    try {
+      return await textOf(ctx, id, which, start, start + SIZE);
+    } catch (error) {
+      /* A position behind its end: the window of its beginning says how many there are. */
+      if (error.status === 422 && start) return textOf(ctx, id, which, 0, SIZE);
+      throw error;
+    }
+  };
+  const [first, parentFirst] = await Promise.all([windowOf(n), beside ? windowOf(call.parent).catch((error) => ({ error })) : null]);
+  if (ctx.signal.aborted) return;
   if (!first.n_tokens) {
-    nothing(root, call, graph, first, id, ctx);
+    nothing(root, call, graphing, first, id, ctx);
     return;
   }
-  const [sequences, parentFirst] = await Promise.all([masking, beside ? firstOf(call.parent, 0).catch((error) => ({ error })) : null]);
   const sides = [];
   let grid = null;
-  const changed = () => grid?.refresh();
   const side = (which, window, name) => {
-    const mask = maskOf(sequences, which);
-    const windows = new Windows(window.n_tokens, (from, end) => textOf(ctx, id, which, from, end), changed);
+    const windows = new Windows(window.n_tokens, (from, end) => textOf(ctx, id, which, from, end), () => grid?.refresh());
     windows.put(window.start, window);
-    return {
-      n: which, name, windows, total: window.n_tokens, nPrompt: window.n_prompt, mask,
-      row: sequences?.sequences.find((row) => row.row === mask.row) ?? null,
-      kindAt: (position) => (within(mask.runs, position) ? "trained" : position >= window.n_prompt ? "sampled" : "context"),
+    const made = {
+      n: which, name, windows, total: window.n_tokens, nPrompt: window.n_prompt, mask: null, row: null,
+      kindAt: (position) => (made.mask && within(made.mask.runs, position) ? "trained" : position >= window.n_prompt ? "sampled" : "context"),
     };
+    return made;
   };
   if (parentFirst && !parentFirst.error && parentFirst.n_tokens) sides.push(side(call.parent, parentFirst, `parent, call ${call.parent}`));
   sides.push(side(n, first, `call ${n}`));
@@ -75,14 +75,12 @@ export async function show(root, { id, n: given }, ctx) {
   ctx.signal.addEventListener("abort", () => { clearTimeout(settled); grid.close(); }, { once: true });
 
   const go = (position) => { grid.go(position); grid.element.focus({ preventScroll: true }); };
-  const breaks = graph.calls.filter((each) => each.link === "drift" || each.link === "compaction").map((each) => each.n).sort((a, b) => a - b);
-  const before = breaks.filter((each) => each < n).at(-1);
-  const after = breaks.find((each) => each > n);
-  const other = (which) => (which === undefined ? null : to("rollouts", id, "tokens", which));
+  const trained = h("span", "…");
+  const breaks = h("span.row.breaks-place");
   const button = (said, position) => h("button", { type: "button", onclick: () => go(position) }, said);
   fill(root,
     h("div.row.spread", h("h1", `Tokens of call ${n}`), h("div.row", h("a.button", { href: to("rollouts", id, "calls", n) }, "The call"), copyCurl(() => `rollouts/${encodeURIComponent(id)}/calls/${n}/text?start=${Math.floor(grid.at / SIZE) * SIZE}&end=${Math.min(own.total, (Math.floor(grid.at / SIZE) + 1) * SIZE)}`, ctx))),
-    h("p", `${number(own.nPrompt)} read, ${number(own.total - own.nPrompt)} sampled. `, trainedWords(own, sequences),
+    h("p", `${number(own.nPrompt)} read, ${number(own.total - own.nPrompt)} sampled. `, trained,
       first.source ? "" : [" ", h("span.quiet", first.reason || "The tokens' text can't be had; their ids are below.")]),
     parentFirst?.error ? h("p.notice.warn", `The parent's tokens can't be had: ${parentFirst.error.message}`) : null,
     broken ? h("p.notice.warn.break-place", { role: "note" }, h("strong", call.link === "drift" ? "Drift. " : "Compaction. "), h("span", "…")) : null,
@@ -90,24 +88,49 @@ export async function show(root, { id, n: given }, ctx) {
       h("form.row", { onsubmit: (event) => { event.preventDefault(); if (field.value !== "") go(Number(field.value)); } }, field, h("button", { type: "submit" }, "Go to position")),
       button("Start", 0), own.total > own.nPrompt ? button("Reply", own.nPrompt) : null,
       breakAt === null ? null : button("Break", breakAt),
-      before === undefined ? null : h("a.button", { href: other(before) }, `← Break of #${before}`),
-      after === undefined ? null : h("a.button", { href: other(after) }, `Break of #${after} →`),
-      call.parent === null ? null : h("a.button", { href: to("rollouts", id, "tokens", n, { at: Number.isInteger(asked) ? asked : null, beside: beside ? 0 : 1 }), "aria-current": beside ? "true" : null }, beside ? "Alone" : `Beside parent #${call.parent}`)),
+      call.parent === null ? null : h("a.button", { href: to("rollouts", id, "tokens", n, { at: Number.isInteger(asked) ? asked : null, beside: beside ? 0 : 1 }), "aria-current": beside ? "true" : null }, beside ? "Alone" : `Beside parent #${call.parent}`), breaks),
     sides.length > 1 ? h("div.token-sides", { "aria-hidden": "true" }, sides.map((each) => h("strong", each.name))) : null,
     grid.element, detail, legend(sides.length > 1, sides.some((each) => each.total > each.nPrompt)));
   grid.element.focus({ preventScroll: true });
-  ctx.keys({
-    n: Object.assign(() => { if (after !== undefined) location.hash = other(after); }, { title: "next break in the rollout" }),
-    N: Object.assign(() => { if (before !== undefined) location.hash = other(before); }, { title: "previous break" }),
+  const keys = {
     b: Object.assign(() => { if (breakAt !== null) go(breakAt); }, { title: "to this call's break" }),
     r: Object.assign(() => go(own.nPrompt), { title: "to its reply" }),
     "/": Object.assign(() => field.focus(), { title: "to a position" }),
-    j: Object.assign(() => step(graph, id, n, 1), { title: "next call's tokens" }),
-    k: Object.assign(() => step(graph, id, n, -1), { title: "previous call's tokens" }),
     p: Object.assign(() => { if (call.parent !== null) location.hash = to("rollouts", id, "tokens", call.parent); }, { title: "the parent's tokens" }),
     c: Object.assign(() => { location.hash = to("rollouts", id, "calls", n); }, { title: "the call" }),
-  });
-  if (broken) await nameBreak(root, call, sides, breakAt, ctx, id);
+  };
+  ctx.keys(keys);
+  const behind = (work) => work.catch((error) => { if (!ctx.signal.aborted) ctx.say(error.message); });
+  if (broken) behind(nameBreak(root, call, sides, breakAt, ctx, id));
+  behind((async () => {
+    const graph = await graphing;
+    if (ctx.signal.aborted) return;
+    ctx.keys({ ...keys, ...elsewhere(graph, id, n, breaks) });
+    const sequences = await rowsOf(ctx.api, id, { signal: ctx.signal, opened: graph.rollout.state === "open" });
+    for (const each of sides) {
+      each.mask = maskOf(sequences, each.n);
+      each.row = sequences.sequences.find((row) => row.row === each.mask.row) ?? null;
+    }
+    fill(trained, trainedWords(own));
+    grid.refresh();
+    grid.onAt(grid.side, grid.at);
+  })().catch((error) => { fill(trained, "Whether they are trained is not known."); throw error; }));
+}
+
+/* Links and keys to other calls' tokens. */
+function elsewhere(graph, id, n, place) {
+  const numbers = graph.calls.filter((each) => each.link === "drift" || each.link === "compaction").map((each) => each.n).sort((a, b) => a - b);
+  const before = numbers.filter((each) => each < n).at(-1);
+  const after = numbers.find((each) => each > n);
+  const link = (which, said) => (which === undefined ? null : h("a.button", { href: to("rollouts", id, "tokens", which) }, said));
+  fill(place, link(before, `← Break of #${before}`), link(after, `Break of #${after} →`));
+  const go = (which) => () => { if (which !== undefined) location.hash = to("rollouts", id, "tokens", which); };
+  return {
+    n: Object.assign(go(after), { title: "next break in the rollout" }),
+    N: Object.assign(go(before), { title: "previous break" }),
+    j: Object.assign(() => step(graph, id, n, 1), { title: "next call's tokens" }),
+    k: Object.assign(() => step(graph, id, n, -1), { title: "previous call's tokens" }),
+  };
 }
 
 const textOf = (ctx, id, n, start, end) => ctx.api.get(`rollouts/${encodeURIComponent(id)}/calls/${n}/text?start=${start}&end=${end}`, { signal: ctx.signal });
@@ -118,8 +141,7 @@ function step(graph, id, n, by) {
   if (next !== undefined) location.hash = to("rollouts", id, "tokens", next);
 }
 
-function trainedWords(side, sequences) {
-  if (!sequences) return "";
+function trainedWords(side) {
   if (side.row) return `Trained in row ${side.mask.row}.`;
   if (side.mask.why) return `In no training row: ${REASON[side.mask.why] || plain(side.mask.why)}.`;
   return "In no training row.";
@@ -176,9 +198,12 @@ function legend(two, scored) {
     h("li", "Under each: its id, and its logprob. · space, ⏎ line, ⇥ tab, ▯ no text of its own"));
 }
 
-function nothing(root, call, graph, first, id, ctx) {
+async function nothing(root, call, graphing, first, id, ctx) {
+  const tier = h("p");
   fill(root, h("h1", `Tokens of call ${call.n}`), h("div.notice", h("p", call.status === "running" ? "It runs now: its tokens are here when it has ended." : first.reason || "The engine gave no token ids for this call."),
-    graph.rollout.tier === "train" ? null : h("p", `The rollout's tier is ${graph.rollout.tier}: ${graph.rollout.tier_reason || "no token ids"}.`),
-    h("p", h("a", { href: to("rollouts", id, "calls", call.n) }, "The call, with its text"))));
-  ctx.keys({ j: Object.assign(() => step(graph, id, call.n, 1), { title: "next call's tokens" }), k: Object.assign(() => step(graph, id, call.n, -1), { title: "previous call's tokens" }) });
+    tier, h("p", h("a", { href: to("rollouts", id, "calls", call.n) }, "The call, with its text"))));
+  const graph = await graphing.catch(() => null);
+  if (!graph || ctx.signal.aborted) return;
+  ctx.keys(elsewhere(graph, id, call.n, h("span")));
+  if (graph.rollout.tier !== "train") fill(tier, `The rollout's tier is ${graph.rollout.tier}: ${graph.rollout.tier_reason || "no token ids"}.`);
 }

@@ -12,7 +12,7 @@ export function conversations(graph, id) {
   return h("section.panel", { "aria-labelledby": "roles-head" },
     h("h2", { id: "roles-head" }, "Conversations"),
     h("ul.conversations", graph.conversations.slice(0, SHOWN).map((each) => h("li",
-      h("details",
+      h("details", { dataset: { name: `conversation ${each.n}` } },
         h("summary", `${each.n}: `, h("strong", { class: `role-${each.role}` }, each.kind ? `${each.role}: ${each.kind}` : each.role), `, ${plural(each.calls.length, "call")}`, each.trainable ? "" : h("span.quiet", ", not trained by default")),
         h("p.quiet", ROLE[each.role] || ""),
         h("p", "Begins with ", link(each.root), each.parent_call === null ? "." : [", started by a tool call of ", link(each.parent_call), "."]),
