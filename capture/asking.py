@@ -19,7 +19,7 @@ from capture.draft import Draft
 from capture.errors import EngineError, TreeringError
 from capture.queue import FULL
 from capture.tasks import spawn
-from capture.upstream import Engine, whole
+from capture.upstream import Engine, Reply, whole
 
 CUT = (aiohttp.ClientPayloadError, aiohttp.ServerConnectionError)
 """How our HTTP library says that the engine's connection broke in an answer."""
@@ -32,7 +32,7 @@ class Asking:
         self._calls = calls
         self._draft = draft
         # The engine's answer, once its head is here; and its body, where that isn't a stream.
-        self.answer: aiohttp.ClientResponse | None = None
+        self.answer: Reply | None = None
         self.body: bytes | None = None
         self._headers: list[tuple[str, str]] = []
         # Fetches a reply that comes whole; gives back what went wrong.
@@ -148,7 +148,7 @@ class Asking:
             return
         raise AssertionError("a call has at least one engine")
 
-    async def _post(self, engine: Engine) -> aiohttp.ClientResponse:
+    async def _post(self, engine: Engine) -> Reply:
         """Send the request. Raises `EngineError`, also for an engine that takes it and says nothing."""
         request = self._draft.request
         assert request is not None

@@ -21,20 +21,21 @@ from __future__ import annotations
 import asyncio
 import time
 
-import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
 from capture import admission, intake
 from capture.asking import CUT, Asking
 from capture.calls import Calls
+from capture.content import Content
 from capture.draft import Draft
 from capture.errors import CaptureError, EngineError, StoreError, TreeringError
+from capture.outlet import maybe_outlet
 from capture.recorder import Recorder
 from capture.silence import Silence
 from capture.tasks import spawn
 from capture.transcripts import Transcript
-from capture.upstream import REPLY_LIMIT
+from capture.upstream import REPLY_LIMIT, Reply
 
 TAIL_LIMIT_S = 2.0
 """How long the engine's stream is read on after the finish: usage, and some engines' ids, come behind it."""
@@ -204,7 +205,7 @@ class Passage:
 
     # -- a stream
 
-    async def _stream(self, answer: aiohttp.ClientResponse, incoming: web.Request | None) -> web.StreamResponse | None:
+    async def _stream(self, answer: Reply, incoming: web.Request | None) -> web.StreamResponse | None:
         recorder = self._recorder
         if recorder.state == "waiting":
             recorder.answered(answer.status)
@@ -265,52 +266,78 @@ class Passage:
             self._break_off(delivered=self._served)
         return response
 
-    async def _relay_to_finish(self, answer: aiohttp.ClientResponse, response: web.StreamResponse | None) -> None:
+    async def _relay_to_finish(self, answer: Reply, response: web.StreamResponse | None) -> None:
         recorder, start, said = self._recorder, self._draft.start, self.said
         spooled = renewed = start
         unfinished = 0
+        # Of a piece that was poured, what the agent's connection did not take.
+        owed = b""
         limit, clock = self._calls.silence_s, asyncio.get_running_loop().time
-        read = answer.content.readany
+        content = answer.content
+        pourable = content if isinstance(content, Content) else None
+        outlet = maybe_outlet(response) if response is not None and pourable is not None else None
         name = f"keep alive {self._draft.live.id}/{self._draft.n}"
+
+        def take(data: bytes) -> bytes:
+            """Record what came; return what goes out of it."""
+            nonlocal spooled, renewed, unfinished
+            silence.since = now = time.monotonic()
+            if now - renewed > RENEW_S:
+                # Not with each event: that would cost more than the event.
+                patience.reschedule(clock() + limit)
+                renewed = now
+            if relayed := recorder.feed(data, (now - start) * 1000):
+                unfinished = 0
+                # First here: who follows has it even if the agent leaves in the middle of the write.
+                said.add(relayed)
+            elif (unfinished := unfinished + len(data)) > REPLY_LIMIT:
+                recorder.cut(f"{REPLY_LIMIT} bytes came of which no event ended")
+            if now - spooled > SPOOL_EVERY_S:
+                self._calls.spool(self._draft)
+                spooled = now
+            return relayed
+
+        def pass_on(data: bytes) -> bool:
+            nonlocal owed
+            relayed = take(data)
+            if relayed and outlet is not None and not outlet.write(relayed):
+                owed = relayed
+                return False
+            return recorder.state == "relaying"
+
         try:
             async with asyncio.timeout(limit) as patience:
                 with Silence(response, name=name) as silence:
-                    while not recorder.finish_seen:
+                    while recorder.status == "running" and not recorder.finish_seen:
                         # Only while nothing of an event is on its way, and never with a client that bears no comments.
                         silence.breakable = self._keep_alive and response is not None
-                        data = await read()
+                        if outlet is not None and pourable is not None:
+                            going = True
+                            try:
+                                going = await pourable.pour(pass_on)
+                            finally:
+                                silence.breakable = False
+                                relayed, owed = owed, b""
+                        elif data := await content.readany():
+                            going, relayed = True, take(data)
+                        else:
+                            going, relayed = False, b""
                         silence.breakable = False
-                        if not data:
+                        if relayed and response is not None:
+                            self._writing = True
+                            await response.write(relayed)
+                            self._writing = False
+                        if relayed and self._alone:
+                            # Else the agent's own connection sets the pace: who joined must not hold it up.
+                            await said.caught_up()
+                        if not going:
                             recorder.eof()
-                            return
-                        silence.since = now = time.monotonic()
-                        if now - renewed > RENEW_S:
-                            # Not with each event: that would cost more than the event.
-                            patience.reschedule(clock() + limit)
-                            renewed = now
-                        if relayed := recorder.feed(data, (now - start) * 1000):
-                            unfinished = 0
-                            # First here: who follows has it even if the agent leaves in the middle of the write.
-                            said.add(relayed)
-                            if response is not None:
-                                self._writing = True
-                                await response.write(relayed)
-                                self._writing = False
-                            if self._alone:
-                                # Else the agent's own connection sets the pace: who joined must not hold it up.
-                                await said.caught_up()
-                        elif (unfinished := unfinished + len(data)) > REPLY_LIMIT:
-                            recorder.cut(f"{REPLY_LIMIT} bytes came of which no event ended")
-                            return
-                        if now - spooled > SPOOL_EVERY_S:
-                            self._calls.spool(self._draft)
-                            spooled = now
         except TimeoutError:
             # Half-open: the connection stands, and nothing comes.
             self._asking.doubt()
             recorder.cut(f"nothing came for {limit:g} s")
 
-    async def _read_tail(self, answer: aiohttp.ClientResponse) -> None:
+    async def _read_tail(self, answer: Reply) -> None:
         """Read what comes behind the finish, within its time; all of it is held back by the recorder."""
         tail = 0
         try:
@@ -328,7 +355,7 @@ class Passage:
 
     # -- a whole reply
 
-    async def _whole(self, answer: aiohttp.ClientResponse, incoming: web.Request | None) -> web.StreamResponse | None:
+    async def _whole(self, answer: Reply, incoming: web.Request | None) -> web.StreamResponse | None:
         recorder = self._recorder
         if recorder.state == "waiting":
             try:
@@ -440,7 +467,7 @@ def is_gone(incoming: web.Request) -> bool:
     return incoming.transport is None or incoming.transport.is_closing()
 
 
-def reply_headers(answer: aiohttp.ClientResponse, *, as_came: bool = True) -> CIMultiDict[str]:
+def reply_headers(answer: Reply, *, as_came: bool = True) -> CIMultiDict[str]:
     """Return the headers for the agent; `as_came`: the body's bytes are the engine's."""
     headers = CIMultiDict(admission.reply_headers(answer.headers.items()))
     coding = answer.headers.get("Content-Encoding", "identity")

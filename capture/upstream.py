@@ -1,7 +1,10 @@
-"""The engine's side of the wire: the one file that opens connections to engines.
+"""The engine's side of the wire: with `wire`, the one file that opens connections to engines.
 
 Dull on purpose: it sends what it is given and hands back what comes. What to send is `capture.admission`'s business,
 what an answer means `capture.engines`' and `capture.recorder`'s.
+
+An ordinary request to an engine in the clear goes by `wire`; one that is large, by TLS or through a proxy, or with
+another method, by aiohttp's client. Both give an answer that is read alike.
 """
 
 from __future__ import annotations
@@ -13,11 +16,14 @@ from typing import Any, Literal
 
 import aiohttp
 import msgspec
+from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 from yarl import URL
 
+from capture.content import Answer, Content
 from capture.engines.base import Adapter, Ask, Identity, Inquirer
 from capture.errors import ClientError, EngineError
+from capture.wire import Wire
 from graph.records import LogprobsMode
 
 CONNECT_TIMEOUT_S = 10.0
@@ -43,6 +49,9 @@ reply of 100,000 tokens with twenty alternatives each is some 150 MB."""
 PIECEWISE_FROM = 2**20
 """Bytes of a request's body from which it is written piece by piece; aiohttp warns of larger ones in one write."""
 
+Reply = Answer | aiohttp.ClientResponse
+"""An engine's answer, by either way."""
+
 _AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 
 
@@ -64,6 +73,10 @@ class Engine:
         self.url = root[:-3].rstrip("/") if root.endswith("/v1") else root
         self._key = key
         self._session: aiohttp.ClientSession | None = None
+        # The short way, where there is one; and what comes before a path on it, and the name of its host.
+        self._wire: Wire | None = None
+        self._prefix = ""
+        self._host = ""
         self.identity: Identity | None = None
         self.tier: Literal["train", "eval"] = "eval"
         self.tier_reason = "not probed yet"
@@ -108,16 +121,29 @@ class Engine:
             max_line_size=HEADER_LIMIT,
             max_field_size=HEADER_LIMIT,
         )
+        url = URL(self.url, encoded=True)
+        if url.scheme == "http" and url.host and url.user is None and not self._proxied and not url.query_string:
+            self._wire = Wire(
+                url.host,
+                url.port or 80,
+                keepalive_s=KEEPALIVE_S,
+                connect_s=CONNECT_TIMEOUT_S,
+                max_line=HEADER_LIMIT,
+            )
+            self._prefix, self._host = url.raw_path.rstrip("/"), url.host_port_subcomponent or url.host
 
     async def close(self) -> None:
         """Close all connections to the engine."""
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
         if self._session is not None:
             await self._session.close()
             self._session = None
 
     async def send(
         self, method: str, path: str, *, body: bytes | None = None, headers: Iterable[tuple[str, str]] = ()
-    ) -> aiohttp.ClientResponse:
+    ) -> Reply:
         """Send a request and return the answer when its head has come; the caller closes it.
 
         `headers` are the agent's, already cleaned. Repeats once where the engine closed the connection before a byte of
@@ -130,22 +156,27 @@ class Engine:
         out["Accept-Encoding"] = "identity"
         if self._key:
             out["Authorization"] = f"Bearer {self._key}"
+        head = self._short_head(method, path, out, body)
         for attempt in (1, 2):
+            answer: Reply
             try:
-                answer = await self._session.request(
-                    method,
-                    URL(self.url + path, encoded=True),
-                    # Piecewise, so that a slow engine doesn't make the socket's buffer hold a second copy.
-                    data=io.BytesIO(body) if body is not None and len(body) > PIECEWISE_FROM else body,
-                    headers=out,
-                    skip_auto_headers=_AUTO_HEADERS,
-                    allow_redirects=False,
-                )
+                if head is not None and self._wire is not None:
+                    answer = await self._wire.ask(head, body or b"")
+                else:
+                    answer = await self._session.request(
+                        method,
+                        URL(self.url + path, encoded=True),
+                        # Piecewise, so that a slow engine doesn't make the socket's buffer hold a second copy.
+                        data=io.BytesIO(body) if body is not None and len(body) > PIECEWISE_FROM else body,
+                        headers=out,
+                        skip_auto_headers=_AUTO_HEADERS,
+                        allow_redirects=False,
+                    )
             except aiohttp.ServerDisconnectedError as error:
                 if attempt == 1:
                     continue
                 raise self._unreachable(error) from error
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            except (aiohttp.ClientError, HttpProcessingError, OSError, TimeoutError) as error:
                 raise self._unreachable(error) from error
             self.healthy, self.reason = True, ""
             if not 200 <= answer.status < 600:
@@ -158,6 +189,29 @@ class Engine:
                 )
             return answer
         raise AssertionError("unreachable")
+
+    def _short_head(self, method: str, path: str, headers: CIMultiDict[str], body: bytes | None) -> bytes | None:
+        """Return the head of a request that goes the short way; None for one that doesn't."""
+        if self._wire is None:
+            return None
+        if body is None:
+            if method != "GET":
+                return None
+            length = ""
+        elif method != "POST" or len(body) > PIECEWISE_FROM:
+            return None
+        else:
+            length = f"Content-Length: {len(body)}\r\n"
+        fields = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        text = f"{method} {self._prefix}{path} HTTP/1.1\r\nHost: {self._host}\r\n{fields}{length}\r\n"
+        ends = len(headers) + 3 + bool(length)
+        if text.count("\n") != ends or text.count("\r") != ends or not path.isprintable() or " " in path or "#" in path:
+            # Something in it would end a line.
+            return None
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            return None
 
     async def ask(self, ask: Ask) -> tuple[int, bytes]:
         """Ask a side question, and those that follow from its answers; return the last one's status and body.
@@ -296,25 +350,35 @@ class Engine:
         return self.healthy
 
 
-async def whole(answer: aiohttp.ClientResponse, limit: int = REPLY_LIMIT) -> bytes:
+async def whole(answer: Reply, limit: int = REPLY_LIMIT) -> bytes:
     """Read an answer's body, decompressed, to its end. Raises `EngineError` `engine_reply_too_large` (502)."""
+    content = answer.content
+    if isinstance(content, Content):
+        if (body := await content.rest(limit)) is not None:
+            return body
+        answer.close()
+        raise _too_large(limit)
     pieces: list[bytes] = []
     size = 0
-    async for piece in answer.content.iter_any():
+    async for piece in content.iter_any():
         size += len(piece)
         if size > limit:
             answer.close()
-            raise EngineError(
-                "engine_reply_too_large",
-                f"The engine's answer is larger than {limit} bytes.",
-                hint="No reply is: is it an engine that answers there?",
-            )
+            raise _too_large(limit)
         pieces.append(piece)
     return b"".join(pieces)
 
 
+def _too_large(limit: int) -> EngineError:
+    return EngineError(
+        "engine_reply_too_large",
+        f"The engine's answer is larger than {limit} bytes.",
+        hint="No reply is: is it an engine that answers there?",
+    )
+
+
 def _told(error: Exception) -> str:
-    if isinstance(error, aiohttp.ClientResponseError):
+    if isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
         # Its text quotes what came, which may repeat the key that was sent.
         return "what came is no HTTP"
     return f"{type(error).__name__}: {error}".rstrip(": ")
