@@ -193,30 +193,22 @@ class Recorder:
     def feed(self, data: bytes, at_ms: float) -> bytes:
         """Take the next bytes of the stream, at a time in milliseconds; return the bytes to relay now."""
         # The ordinary token, in one step: it is relayed in this state, and leads to no other.
-        if self.state == "relaying" and self._express is not None and self._decoder.takes_alone(data):
-            quick = self._quick(data, at_ms)
+        if self._express is not None and self.state == "relaying" and self._decoder.at_border:
+            try:
+                quick = self._express(data)
+            except Exception as error:  # noqa: BLE001 - as in `_read`
+                self._failed(error)
+                quick = data, False
             if quick is not None:
-                return quick
+                relayed, sampled = quick
+                if sampled and self.first_token_ms is None:
+                    self.first_token_ms = at_ms
+                self._n_relayed += len(relayed)
+                return relayed
         self._step("bytes")
         self._at_ms = at_ms
         events = self._decoder.feed(data)
         relayed = self._take(events[0]) if len(events) == 1 else b"".join([self._take(event) for event in events])
-        self._n_relayed += len(relayed)
-        return relayed
-
-    def _quick(self, data: bytes, at_ms: float) -> bytes | None:
-        """Read an event by the reader's short way; None for one that must be read in full."""
-        assert self._express is not None
-        try:
-            quick = self._express(data)
-        except Exception as error:  # noqa: BLE001 - as in `_read`
-            self._failed(error)
-            quick = data, False
-        if quick is None:
-            return None
-        relayed, sampled = quick
-        if sampled and self.first_token_ms is None:
-            self.first_token_ms = at_ms
         self._n_relayed += len(relayed)
         return relayed
 

@@ -67,7 +67,7 @@ class Decoder:
     def feed(self, data: bytes) -> list[Event]:
         """Take the next bytes and return the events that ended with them."""
         buffer = self._buffer
-        if self.takes_alone(data):
+        if self.at_border and is_plain(data):
             return [Event(data, data[6:-2])]
         self._cr = self._cr or b"\r" in data
         buffer += data
@@ -82,12 +82,10 @@ class Decoder:
         self._searched = max(0, len(buffer) - _OVERLAP)
         return events
 
-    def takes_alone(self, data: bytes) -> bool:
-        """Say whether these next bytes are one whole event of a single line of data, which changes nothing here.
-
-        As they are from an engine that writes one event at a time, in the one shape that engines send.
-        """
-        return not (self._buffer or self._first or self._cr) and _is_plain(data)
+    @property
+    def at_border(self) -> bool:
+        """Whether what comes next begins an event, and one that comes whole changes nothing here."""
+        return not (self._buffer or self._first or self._cr)
 
     def end(self) -> list[Event]:
         """Take the end of the stream: an event whose blank line was a CR that waited for its LF ends now."""
@@ -135,13 +133,16 @@ class Decoder:
             self._first = False
             body = raw.removeprefix(_BOM)
         # The one shape that engines send, taken apart without a loop.
-        if _is_plain(body):
+        if is_plain(body):
             return Event(raw, body[6:-2])
         return _parse(raw, body)
 
 
-def _is_plain(body: bytes) -> bool:
-    """Say whether this is one whole event of a single line of data, ended by two LF."""
+def is_plain(body: bytes) -> bool:
+    """Say whether this is one whole event of a single line of data, ended by two LF.
+
+    As it is from an engine that writes one event at a time, in the one shape that engines send.
+    """
     # One byte is found some hundred times faster than two.
     return body.find(b"\n") == len(body) - 2 and body.startswith(b"data: ") and body[-1] == _LF and b"\r" not in body
 

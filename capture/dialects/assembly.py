@@ -55,6 +55,13 @@ class Assembly:
                 self._other[name] = value
         return brought
 
+    def add_text(self, name: str, text: str) -> None:
+        """Take the next delta where it is a piece of text, and no role, by its name."""
+        pieces = self._pieces.get(name)
+        if pieces is None:
+            pieces = self._pieces[name] = []
+        pieces.append(text)
+
     def message(self) -> dict[str, Any]:
         """Return the message as a whole reply would have held it."""
         texts = {name: "".join(pieces) for name, pieces in self._pieces.items()}

@@ -167,6 +167,14 @@ class Sampled:
         self._scored = True
         self._extend(ids, logprobs)
 
+    def take_one(self, id_: int, logprob: float) -> None:
+        """Take one id and its logprob."""
+        self._scored = True
+        if self._ids is None:
+            self._ids = []
+        self._ids.append(id_)
+        self._logprobs.append(logprob)
+
     def _extend(self, ids: list[int], logprobs: list[float]) -> None:
         if self._ids is None:
             self._ids = []

@@ -11,10 +11,15 @@ Theory of operation
 Between quotes JSON escapes every quote, so `,"logprobs":` with its bare quotes can't be text; it may still stand inside
 a nested object. So each of the three pieces between the marks is decoded on its own: where all three are whole values,
 the pieces and the marks make the object, and there is only one way to read it. 1.5 us in place of 10 for one token.
+
+Most tokens are a piece of plain text, with one id and one logprob: those are told by one regular expression, which
+says of the whole event that it is JSON, and of its text that it means its own bytes (`maybe_token`). Half a
+microsecond, and nothing is decoded but two numbers.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +40,16 @@ _TELLING = frozenset({"usage", "prompt_token_ids", "error"})
 _CHOICE = ["index", "delta", "logprobs", "finish_reason", "token_ids"]
 
 _delta = msgspec.json.Decoder(dict[str, Any]).decode
+
+# Text without an escape; a logprob as Python writes floats, within a double's range; a byte.
+_TEXT = rb"[ !#-\[\]-~]*+"
+_FLOAT = rb"-?(?:0|[1-9][0-9]{0,15})(?:\.[0-9]{1,20}(?:[eE][+-]?[0-9]{1,2})?|[eE][+-]?[0-9]{1,2})"
+_BYTE = rb"(?:0|[1-9][0-9]{0,2})"
+_token = re.compile(
+    rb'(\{"(content|reasoning|reasoning_content)":"(' + _TEXT + rb')"\}),"logprobs":\{"content":\[\{"token":"' + _TEXT +
+    rb'","logprob":(' + _FLOAT + rb'),"bytes":(?:null|\[(?:' + _BYTE + rb"(?:," + _BYTE + rb')*+)?\])'
+    rb',"top_logprobs":\[\]\}\]\},"finish_reason":null,"token_ids":\[(0|[1-9][0-9]{0,8})\]\}\]\}\n\n'
+).fullmatch  # fmt: skip
 
 
 # The raw delta and the delta, the raw logprobs and the logprobs, the raw ids and the ids.
@@ -57,9 +72,27 @@ class Stamp:
         self._same = shown == begin and logprobs and ids
         if not logprobs and not ids:
             self._nulls = _LOGPROBS + b"null" + _IDS + b"null" + _END
+        # Of a token's whole event, before the delta and behind it; the event as it comes is begun by `lead`.
+        self._lead = b"data: " + begin
+        self._n_lead = len(self._lead)
+        self._before = b"data: " + shown
+        self._behind = None if logprobs or ids else self._nulls + b"\n\n"
 
     def __repr__(self) -> str:
         return f"<Stamp {self._begin!r}>"
+
+    def maybe_token(self, raw: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes] | None:
+        """Read what came if it is the event of one token of plain text, for a client that gets neither id nor logprob.
+
+        Return what the client gets, the name of the text's field, the text, the logprob and the id, as they stand.
+        """
+        if self._behind is None or not raw.startswith(self._lead):
+            return None
+        found = _token(raw, self._n_lead)
+        if found is None:
+            return None
+        delta, name, text, logprob, token = found.groups()
+        return b"%b%b%b" % (self._before, delta, self._behind), name, text, logprob, token
 
     def maybe_read(self, data: bytes, lead: int = 0, tail: int = 0) -> Piece | None:
         """Read a chunk, `lead` and `tail` bytes of something else around it; None if only the full reader can.

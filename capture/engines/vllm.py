@@ -26,6 +26,7 @@ from capture.engines.stamp import Piece, Stamp, begin_of, maybe_begin
 from capture.engines.tips import Known
 from capture.engines.wire import ON_THE_FINISH, with_usage
 from capture.errors import EngineError
+from capture.sse import is_plain
 from graph.records import IntArray
 
 # Of a chat request, what its prompt is made of.
@@ -130,18 +131,29 @@ class VllmReader(ChatReader):
         return Seen(data=None if self._is_alone(piece) else stamp.shown(data, piece), sampled=sampled)
 
     def express(self, raw: bytes) -> tuple[bytes, bool] | None:
-        """Read an event of a chunk that brings tokens and no more; return it as the client gets it.
+        """Read what came if it is the whole event of a chunk that brings tokens and no more, as the client gets it.
 
-        And whether anything was sampled. `raw` is the event with `data: ` and its blank line, a single line of data.
-        None, and nothing is changed, for any other event: that is for `event`.
+        Return that, and whether anything was sampled. None, and nothing is changed, for anything else: that is for
+        `event`. What came must begin with an event.
         """
-        if self._stamp is None or (piece := self._stamp.maybe_read(raw, 6, 2)) is None:
+        stamp = self._stamp
+        if stamp is None:
+            return None
+        token = stamp.maybe_token(raw)
+        if token is not None:
+            self._events += 1
+            shown, name, text, logprob, id_ = token
+            track = self._stamped
+            track.assembly.add_text(name.decode(), text.decode())
+            track.sampled.take_one(int(id_), float(logprob))
+            return shown, True
+        if not is_plain(raw) or (piece := stamp.maybe_read(raw, 6, 2)) is None:
             return None
         self._events += 1
         sampled = self._take_piece(piece)
         if self._is_alone(piece):
             return b"", sampled
-        shown = self._stamp.shown(raw, piece)
+        shown = stamp.shown(raw, piece)
         return raw if shown is raw else b"data: " + shown + b"\n\n", sampled
 
     def _take_piece(self, piece: Piece) -> bool:
