@@ -25,12 +25,12 @@ export function messagesOf(request) {
 export function replyOf(reply, choice = 0) {
   if (!reply || typeof reply !== "object") return [];
   if (Array.isArray(reply.choices)) {
-    const found = reply.choices.find((each) => (each.index ?? 0) === choice) ?? reply.choices[0];
+    const found = reply.choices.find((each) => (each?.index ?? 0) === choice) ?? reply.choices[0];
     if (!found) return [];
     return [found.message ? chatMessage(found.message) : message("assistant", parts(found.text ?? ""))];
   }
   if (Array.isArray(reply.candidates)) {
-    const found = reply.candidates.find((each) => (each.index ?? 0) === choice) ?? reply.candidates[0];
+    const found = reply.candidates.find((each) => (each?.index ?? 0) === choice) ?? reply.candidates[0];
     return found ? [message("assistant", (found.content?.parts || []).map(geminiPart))] : [];
   }
   if (Array.isArray(reply.output)) return reply.output.map(item);
@@ -42,6 +42,7 @@ export function replyOf(reply, choice = 0) {
 export function toolsOf(request) {
   const out = [];
   for (const tool of Array.isArray(request?.tools) ? request.tools : []) {
+    if (!tool || typeof tool !== "object") continue;
     const declared = tool.functionDeclarations || tool.function_declarations;
     if (Array.isArray(declared)) out.push(...declared.map((each) => toolOf(each)));
     else out.push(toolOf(tool.function || tool));

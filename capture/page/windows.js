@@ -10,9 +10,10 @@ const AT_ONCE = 2;
 
 /* The windows that positions [start, end) lie in. */
 export function windowsOf(start, end, total, size = SIZE) {
-  const first = Math.max(0, Math.floor(Math.max(0, start) / size));
+  if (start >= Math.min(end, total)) return [];
+  const first = Math.floor(Math.max(0, start) / size);
   const last = Math.floor((Math.min(end, total) - 1) / size);
-  return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => first + i);
+  return Array.from({ length: last - first + 1 }, (_, i) => first + i);
 }
 
 export class Windows {
