@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -22,8 +24,11 @@ import msgspec
 from graph import messages as canonical
 from graph.records import Message
 
-KEPT_BYTES = 64 << 20
-"""Memory that the elements may take: some fifty conversations of 100,000 tokens, or four hundred of 16,000."""
+KEPT_BYTES = 48 << 20
+"""Memory that the elements may take: some fifty conversations of 100,000 tokens, or three hundred of 16,000."""
+
+UNUSED_S = 60.0
+"""After which, or up to twice as long, an element goes that no request has brought again."""
 
 EACH_BYTES = 600
 """What an element takes beside its bytes and their text: the objects, the digests, its place."""
@@ -38,6 +43,9 @@ MEDIA_FIELDS = ("image_url", "video_url", "audio_url")
 """Where a part of a message may hold an address."""
 
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
+
+# In the order of use: what stands before it was not used since it was put there. No JSON is empty.
+_MARK = b""
 
 
 class Element(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,10 +74,12 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
 class Elements:
     """Reads messages and tool lists, and keeps what it read."""
 
-    def __init__(self, *, kept_bytes: int = KEPT_BYTES) -> None:
-        self._kept: OrderedDict[bytes, Element] = OrderedDict()
+    def __init__(self, *, kept_bytes: int = KEPT_BYTES, now: Callable[[], float] = time.monotonic) -> None:
+        self._kept: OrderedDict[bytes, Element | None] = OrderedDict()
         self._tools: OrderedDict[bytes, Tools] = OrderedDict()
         self._room = kept_bytes
+        self._now = now
+        self._swept = now()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -80,6 +90,8 @@ class Elements:
         try:
             raws = [bytes(one) for one in _ARRAY.decode(raw)]
             with self._lock:
+                if (at := self._now()) - self._swept > UNUSED_S:
+                    self._sweep(at)
                 kept = [self._kept.get(one) if len(one) < LARGE else None for one in raws]
                 for found in kept:
                     if found is not None:
@@ -127,8 +139,22 @@ class Elements:
         self._room -= size
         while self._room < 0 and (self._kept or self._tools):
             # Tool lists are few; they go when no message is left.
-            raw, _ = (self._kept or self._tools).popitem(last=False)
+            self._drop(self._kept or self._tools)
+
+    def _sweep(self, at: float) -> None:
+        """Drop what was not used since the last time, of messages; tool lists are few."""
+        self._swept = at
+        if _MARK in self._kept:
+            while self._drop(self._kept) != _MARK:
+                pass
+        self._kept[_MARK] = None
+
+    def _drop(self, kept: OrderedDict[bytes, Any]) -> bytes:
+        """Drop the one that is the longest unused; return its bytes."""
+        raw, _ = kept.popitem(last=False)
+        if raw != _MARK:
             self._room += _cost(raw)
+        return raw
 
 
 def _cost(raw: bytes) -> int:
