@@ -11,9 +11,9 @@ export function messagesOf(request) {
   if (!request || typeof request !== "object") return [];
   const out = [];
   const system = request.system ?? request.systemInstruction ?? request.system_instruction ?? request.instructions;
-  if (system) out.push(message("system", system.parts ? system.parts.map(geminiPart) : parts(system)));
+  if (system) out.push(message("system", system.parts ? listOf(system.parts).map(geminiPart) : parts(system)));
   if (Array.isArray(request.messages)) out.push(...request.messages.map(chatMessage));
-  else if (Array.isArray(request.contents)) out.push(...request.contents.map((each) => message(each.role || "user", (each.parts || []).map(geminiPart))));
+  else if (Array.isArray(request.contents)) out.push(...request.contents.map((each) => message(each?.role || "user", listOf(each?.parts).map(geminiPart))));
   else if (request.contents) out.push(message("user", parts(request.contents)));
   else if (typeof request.input === "string") out.push(message("user", parts(request.input)));
   else if (Array.isArray(request.input)) out.push(...request.input.map(item));
@@ -31,7 +31,7 @@ export function replyOf(reply, choice = 0) {
   }
   if (Array.isArray(reply.candidates)) {
     const found = reply.candidates.find((each) => (each?.index ?? 0) === choice) ?? reply.candidates[0];
-    return found ? [message("assistant", (found.content?.parts || []).map(geminiPart))] : [];
+    return found ? [message("assistant", listOf(found.content?.parts).map(geminiPart))] : [];
   }
   if (Array.isArray(reply.output)) return reply.output.map(item);
   if (Array.isArray(reply.content)) return [message("assistant", parts(reply.content))];
@@ -51,14 +51,19 @@ export function toolsOf(request) {
 }
 
 const toolOf = (each) => ({
-  name: each.name || each.type || Object.keys(each)[0] || "unnamed",
-  description: each.description || "",
-  schema: each.parameters ?? each.parametersJsonSchema ?? each.input_schema ?? each.format ?? null,
+  name: written(each?.name || each?.type || Object.keys(each ?? {})[0] || "unnamed"),
+  description: written(each?.description || ""),
+  schema: each?.parameters ?? each?.parametersJsonSchema ?? each?.input_schema ?? each?.format ?? null,
 });
 
+/* What is named so in a request may be anything: an agent wrote it. */
+const listOf = (value) => (Array.isArray(value) ? value : []);
+const nameOf = (value) => (value === undefined || value === null ? undefined : written(value));
+
 function message(role, list) {
-  const kept = list.filter((part) => part !== null);
-  return { role: role === "model" ? "assistant" : role, parts: kept, key: canonical([role, kept]) };
+  const kept = list.map((part) => ({ ...part, text: written(part.text), name: nameOf(part.name), id: nameOf(part.id) }));
+  const said = typeof role === "string" ? (role === "model" ? "assistant" : role) : "unknown";
+  return { role: said, parts: kept, key: canonical([said, kept]) };
 }
 
 function chatMessage(given) {
@@ -67,10 +72,10 @@ function chatMessage(given) {
   const thinking = given.reasoning_content ?? given.reasoning;
   if (typeof thinking === "string" && thinking) list.push({ kind: "thinking", text: thinking });
   const content = parts(given.content);
-  if (given.role === "tool") list.push({ kind: "result", id: given.tool_call_id, name: given.name, text: content.map((part) => part.text).join("\n") });
+  if (given.role === "tool") list.push({ kind: "result", id: given.tool_call_id, name: given.name, text: content.map((part) => written(part.text)).join("\n") });
   else list.push(...content);
   if (typeof given.refusal === "string" && given.refusal) list.push({ kind: "text", text: given.refusal });
-  for (const call of given.tool_calls || []) list.push({ kind: "call", id: call.id, name: call.function?.name ?? call.custom?.name, text: written(call.function?.arguments ?? call.custom?.input) });
+  for (const call of listOf(given.tool_calls)) list.push({ kind: "call", id: call?.id, name: call?.function?.name ?? call?.custom?.name, text: written(call?.function?.arguments ?? call?.custom?.input) });
   if (given.function_call) list.push({ kind: "call", name: given.function_call.name, text: written(given.function_call.arguments) });
   return message(given.role || "unknown", list);
 }
@@ -90,7 +95,7 @@ function block(part) {
     case "thinking": return { kind: "thinking", text: part.thinking ?? "" };
     case "redacted_thinking": return { kind: "thinking", text: "(redacted)" };
     case "tool_use": case "server_tool_use": return { kind: "call", id: part.id, name: part.name, text: written(part.input) };
-    case "tool_result": return { kind: "result", id: part.tool_use_id, failed: part.is_error === true, text: parts(part.content).map((each) => each.text).join("\n") };
+    case "tool_result": return { kind: "result", id: part.tool_use_id, failed: part.is_error === true, text: parts(part.content).map((each) => written(each.text)).join("\n") };
     case "image_url": return media("image", part.image_url?.url ?? part.image_url);
     case "input_image": return media("image", part.image_url ?? part.file_id);
     case "image": return media("image", part.source?.url ?? part.source?.media_type);
@@ -105,9 +110,9 @@ function item(given) {
     case "custom_tool_call": return message("assistant", [{ kind: "call", id: given.call_id, name: given.name, text: written(given.input) }]);
     case "local_shell_call": return message("assistant", [{ kind: "call", id: given.call_id, name: "local_shell", text: written(given.action) }]);
     case "function_call_output": case "custom_tool_call_output": case "local_shell_call_output":
-      return message("tool", [{ kind: "result", id: given.call_id, text: Array.isArray(given.output) ? parts(given.output).map((each) => each.text).join("\n") : written(given.output) }]);
+      return message("tool", [{ kind: "result", id: given.call_id, text: Array.isArray(given.output) ? parts(given.output).map((each) => written(each.text)).join("\n") : written(given.output) }]);
     case "reasoning": {
-      const said = [...parts(given.content), ...parts(given.summary)].map((each) => each.text).join("\n");
+      const said = [...parts(given.content), ...parts(given.summary)].map((each) => written(each.text)).join("\n");
       return message("assistant", [{ kind: "thinking", text: said || (given.encrypted_content ? "(encrypted)" : "") }]);
     }
     default:
@@ -129,7 +134,7 @@ function geminiPart(part) {
 
 function prompts(prompt) {
   if (Array.isArray(prompt) && prompt.length && typeof prompt[0] === "number") return [message("prompt", [{ kind: "ids", text: prompt.join(" ") }])];
-  return (Array.isArray(prompt) ? prompt : [prompt]).map((each) => message("prompt", typeof each === "string" ? parts(each) : [{ kind: "ids", text: (each || []).join(" ") }]));
+  return (Array.isArray(prompt) ? prompt : [prompt]).map((each) => message("prompt", typeof each === "string" ? parts(each) : [{ kind: "ids", text: listOf(each).join(" ") }]));
 }
 
 /* Of media only what it is: the bytes are in the raw request. */

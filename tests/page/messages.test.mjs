@@ -115,6 +115,29 @@ test("nothing that an agent may send makes it throw", () => {
   }
 });
 
+test("nor anything that is drawn at random from the names they use", () => {
+  let seed = 11;
+  const random = (n) => { seed = (seed * 1103515245 + 12345) & 0x7fffffff; return (seed >> 8) % n; };
+  const names = ["messages", "role", "content", "type", "text", "tool_calls", "function", "name", "arguments", "input", "output", "contents", "parts", "system", "instructions", "prompt", "tools", "summary", "choices", "message", "candidates", "functionCall", "functionDeclarations", "inlineData", "mimeType", "image_url", "url", "source", "id"];
+  const words = ["user", "tool", "text", "tool_use", "tool_result", "function_call", "function_call_output", "reasoning", "thinking", "image", "image_url", "input_image", "message", ""];
+  const value = (depth) => {
+    const kind = random(depth > 4 ? 4 : 7);
+    if (kind === 0) return null;
+    if (kind === 1) return random(9);
+    if (kind === 2 || kind === 3) return words[random(words.length)];
+    if (kind === 4) return Array.from({ length: random(4) }, () => value(depth + 1));
+    return Object.fromEntries(Array.from({ length: 1 + random(5) }, () => [names[random(names.length)], value(depth + 1)]));
+  };
+  for (let round = 0; round < 4000; round += 1) {
+    const odd = value(0);
+    for (const { role, parts } of [...messagesOf(odd), ...replyOf(odd)]) {
+      assert.equal(typeof role, "string");
+      for (const part of parts) assert.equal(typeof part.text, "string", JSON.stringify(odd));
+    }
+    for (const tool of toolsOf(odd)) assert.equal(typeof tool.name, "string");
+  }
+});
+
 test("what the parent's request had too is told by its content", () => {
   const parent = messagesOf({ messages: [{ role: "user", content: "Go" }] });
   const child = messagesOf({ messages: [{ role: "user", content: [{ type: "text", text: "Go" }] }, { role: "assistant", content: "Gone." }] });
