@@ -91,6 +91,19 @@ export class Forest {
     this.select(this.order[Math.max(0, Math.min(this.order.length - 1, at + by))]);
   }
 
+  /* To the next call that is worth a look: one that parts from its parent, forks, or did not end well. */
+  next(by) {
+    const at = this.selected === null ? (by > 0 ? -1 : this.order.length) : this.order.indexOf(this.selected);
+    for (let i = at + by; i >= 0 && i < this.order.length; i += by) {
+      const { call } = this.rows.get(this.order[i]);
+      if (call.link === "drift" || call.link === "compaction" || call.fork || call.status !== "complete" || call.finish_reason === "length") {
+        this.select(call.n);
+        return true;
+      }
+    }
+    return false;
+  }
+
   /* To the parent of the chosen call. */
   parent() {
     const row = this.rows.get(this.selected);

@@ -22,7 +22,7 @@ export async function show(root, { id }, ctx) {
   const rows = h("div.rows-place");
   const roles = h("div");
   const calls = h("section.panel", { "aria-labelledby": "forest-head" },
-    h("div.row.spread", h("h2", { id: "forest-head" }, "Calls"), h("p.quiet.keys-hint", h("kbd", "j"), h("kbd", "k"), " between calls, ", h("kbd", "Enter"), " opens, ", h("kbd", "t"), " tokens, ", h("kbd", "p"), " parent")),
+    h("div.row.spread", h("h2", { id: "forest-head" }, "Calls"), h("p.quiet.keys-hint", h("kbd", "j"), h("kbd", "k"), " between calls, ", h("kbd", "Enter"), " opens, ", h("kbd", "n"), " next that parts or failed, ", h("kbd", "t"), " tokens, ", h("kbd", "p"), " parent")),
     forest.element, legend());
   const graph = await graphOf(ctx.api, id, { signal: ctx.signal, fresh: true });
   let seen = null;
@@ -69,6 +69,8 @@ export async function show(root, { id }, ctx) {
   ctx.keys({
     j: Object.assign(() => forest.step(1), { title: "next call" }),
     k: Object.assign(() => forest.step(-1), { title: "previous call" }),
+    n: Object.assign(() => { if (!forest.next(1)) ctx.say("No further call parts, forks or failed."); }, { title: "next call that parts, forks or failed" }),
+    N: Object.assign(() => { if (!forest.next(-1)) ctx.say("No earlier call parts, forks or failed."); }, { title: "the one before" }),
     p: Object.assign(() => forest.parent(), { title: "parent of the call" }),
     t: Object.assign(chosen("tokens"), { title: "tokens of the call" }),
     Enter: Object.assign((event) => { if (event.target.closest("a, button, summary")) event.target.closest("a, button, summary").click(); else chosen("calls")(); }, { title: "open the call" }),

@@ -8,8 +8,10 @@ import { h, number } from "./dom.js";
 import { classOf, columnsIn, visible } from "./windows.js";
 
 const ROW = 40;
+/* Of a cell and of a row's position, at least; and where the view is narrow. */
 const CELL = 84;
 const HEAD = 64;
+const NARROW = { below: 600, cell: 60, head: 46 };
 const OVER = 8;
 
 export class TokenGrid {
@@ -61,10 +63,13 @@ export class TokenGrid {
   }
 
   #measure() {
-    const width = this.element.clientWidth / this.sides.length - HEAD;
-    const columns = columnsIn(width, CELL);
-    if (columns === this.columns) return this.#later();
-    const first = this.columns === 0;
+    const narrow = this.element.clientWidth < NARROW.below;
+    const width = this.element.clientWidth / this.sides.length - (narrow ? NARROW.head : HEAD);
+    const columns = columnsIn(width, narrow ? NARROW.cell : CELL);
+    if (columns === this.columns) {
+      this.#later();
+      return;
+    }
     this.columns = columns;
     this.element.style.setProperty("--columns", columns);
     this.space.style.setProperty("height", `${Math.ceil(this.total / columns) * ROW}px`);
@@ -73,7 +78,6 @@ export class TokenGrid {
     for (const row of this.rows.values()) row.element.remove();
     this.rows.clear();
     this.go(this.at, { centre: true });
-    return first;
   }
 
   #later() {
