@@ -11,6 +11,7 @@ import { rowsOf } from "./held.js";
 import { MARK, TAG } from "./health.js";
 import { follow, paced } from "./live.js";
 import { to } from "./router.js";
+import { wide } from "./wide.js";
 
 const MOST = 1000;
 /* Whose graphs and rows are read unasked: a group has 8 to 64 rollouts. */
@@ -28,8 +29,8 @@ export async function show(root, { group }, ctx) {
   ctx.title(`Group ${group}`, ["Rollouts", "#/"], [`Group ${group}`, null]);
   const path = `rollouts?${new URLSearchParams({ group, order: "created", limit: String(MOST) })}`;
   const said = h("ul.group-said");
-  const glance = h("div.wide");
-  const findings = h("div.wide");
+  const glance = wide("Table of rollouts");
+  const findings = wide("Table of findings");
   const settings = h("div.group-settings");
   const compare = h("button", { type: "button", onclick: openCompare }, "Compare");
   const chosen = new Set();
@@ -184,7 +185,7 @@ function settingsTable(graphs, rows) {
   const read = graphs.length < rows.length ? ` (of the first ${graphs.length} rollouts)` : "";
   return [
     h("p", strange.length === 0 ? `${differing.length ? "Nothing but what is meant to differ" : "Nothing: all were run alike"}${read}.` : `${plural(strange.length, "setting")} ${strange.length === 1 ? "differs" : "differ"}${read}: a difference in reward may be theirs, and not the policy's.`),
-    differing.length === 0 ? null : h("div.wide", h("table",
+    differing.length === 0 ? null : wide("Settings that differ", h("table",
       h("thead", h("tr", h("th", { scope: "col" }, "Setting"), h("th", { scope: "col" }, "Values"))),
       h("tbody", differing.map(({ name, natural, values }) => h("tr", h("th", { scope: "row" }, name, natural ? h("span.quiet", " (is meant to differ)") : null),
         h("td", values.slice(0, 8).map(({ value, ids }) => h("div", h("code", value), " ", h("span.quiet", `in ${names(ids)}`))), values.length > 8 ? h("div.quiet", `and ${values.length - 8} more values`) : null)))))),
