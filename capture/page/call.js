@@ -54,6 +54,27 @@ export async function show(root, { id, n: given }, ctx) {
   /* Behind the first sight of it; each has its place. */
   const behind = (work) => work.catch((error) => { if (!ctx.signal.aborted) ctx.say(error.message); });
   behind(around(near, role, why, call, graphing, id, ctx));
+  if (call.status === "running") behind(ended(root, { id, n: given }, ctx));
+}
+
+/* Shows the call anew when it has ended. */
+async function ended(root, params, ctx) {
+  const stop = new AbortController();
+  const signal = AbortSignal.any([ctx.signal, stop.signal]);
+  ctx.live("running");
+  const look = async () => {
+    const now = await callOf(ctx.api, params.id, params.n, { signal });
+    if (now.status === "running" || stop.signal.aborted) return;
+    stop.abort();
+    ctx.live("");
+    await show(root, params, ctx);
+  };
+  await ctx.api.stream(`rollouts/${encodeURIComponent(params.id)}/events`, {
+    signal,
+    /* It may have ended before the line was up. */
+    onState: (up) => { if (up) look().catch(() => {}); },
+    onEvent: ({ event, data }) => { if (event === "call.ended" && data.call === Number(params.n)) look().catch(() => {}); },
+  });
 }
 
 /* The messages, those that the parent's request had too folded away. */

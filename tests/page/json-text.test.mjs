@@ -46,6 +46,7 @@ test("a request as the command that sends it again", () => {
   const command = resend({ dialect: "chat" }, "{\"a\": \"it's\"}");
   assert.equal(command, "curl -sN \"$OPENAI_BASE_URL/chat/completions\" \\\n  -H \"Authorization: Bearer $OPENAI_API_KEY\" \\\n  -H \"Content-Type: application/json\" \\\n  --data-binary @- <<'BODY'\n{\"a\": \"it's\"}\nBODY");
   assert.match(resend({ dialect: "messages" }, "{}"), /ANTHROPIC_BASE_URL\/v1\/messages/);
-  assert.match(resend({ dialect: "gemini", model_asked: "m/$(id)", streamed: true }, "{}"), /models\/m%2F%24\(id\):stream|models\/m%2F%24/);
+  const [first] = resend({ dialect: "gemini", model_asked: "m/$(id)`!!\"", streamed: true }, "{}").split("\n");
+  assert.equal(first, "curl -sN \"$GOOGLE_GEMINI_BASE_URL/v1beta/models/m%2F%24%28id%29%60%21%21%22:streamGenerateContent?alt=sse\" \\");
   assert.match(resend({ dialect: "chat" }, "{\n\"a\":\nBODY\n}"), /<<'BODY_'/);
 });
