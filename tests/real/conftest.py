@@ -13,8 +13,10 @@ import pytest
 import pytest_asyncio
 
 from benchmarks import browser as browsers
+from tests.house import House
 from tests.real import agent_opencode, engine_vllm, handmade
 from tests.real import captured as capturing
+from tests.real import town as towns
 
 # A test that is the first to ask for the engine waits for its start; pytest-timeout counts fixtures too.
 VLLM_TEST_LIMIT_S = engine_vllm.START_LIMIT_S + 180
@@ -91,6 +93,13 @@ async def browser() -> AsyncIterator[Any]:
         pytest.skip(reason)
     async with browsers.browsing() as running:
         yield running
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def town(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
+    """Yield the session's appliance with stories in its store (tests/real/town.py), to be looked at and not changed."""
+    async with towns.town(tmp_path_factory.mktemp("town")) as home:
+        yield home
 
 
 @pytest.fixture

@@ -47,6 +47,26 @@ class Sight:
         """Return the text that can be seen in a part of the page."""
         return await self.tab.inner_text(part)
 
+    async def in_sight(self) -> str:
+        """Return the text that is on the screen now, without scrolling, a line for each stretch of it."""
+        lines = await self.tab.evaluate(
+            """() => {
+              const lines = [];
+              const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+              for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+                const range = document.createRange();
+                range.selectNodeContents(node);
+                const seen = [...range.getClientRects()].some((box) => box.width > 1 && box.height > 1
+                  && box.top < innerHeight && box.bottom > 0 && box.left < innerWidth && box.right > 0);
+                if (seen && node.parentElement.checkVisibility({visibilityProperty: true, opacityProperty: true})) {
+                  lines.push(node.data);
+                }
+              }
+              return lines;
+            }"""
+        )
+        return "\n".join(lines)
+
     async def shown(self, text: str) -> None:
         """Wait until a text can be seen."""
         await self.tab.get_by_text(text).locator("visible=true").first.wait_for()
@@ -86,6 +106,6 @@ async def looking(browser: Any, home: House, **options: Any) -> AsyncIterator[Si
         yield sight
         if not tab.is_closed() and tab.url != "about:blank":
             await watch.look(tab)
-        assert watch.faults == []
+        assert watch.faults == [], "\n".join(watch.faults)
         key = home.appliance.admin_key
         assert key is None or not [asked for asked in watch.asked if key in asked]

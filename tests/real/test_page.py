@@ -23,7 +23,7 @@ async def test_the_key_comes_with_the_address_and_leaves_it(browser, tmp_path):
     async with house("scripted", tmp_path) as home, looking(browser, home) as sight:
         await sight.enter()
         assert sight.tab.url == f"{sight.url}/#/"
-        assert (await sight.tab.title()).endswith("Treering")
+        assert await sight.tab.title() == "Rollouts – Treering"
         # A reload needs no key again: it stays in this tab.
         await sight.tab.reload()
         await sight.settled()
@@ -33,11 +33,28 @@ async def test_the_key_comes_with_the_address_and_leaves_it(browser, tmp_path):
         assert await sight.tab.evaluate("() => history.length") <= 2
 
 
+async def test_without_a_key_it_asks_and_a_wrong_one_is_asked_for_again(browser, tmp_path, quiet):
+    async with house("scripted", tmp_path) as home, looking(browser, home, allowed=quiet) as sight:
+        await sight.tab.goto(sight.url)
+        field = sight.tab.get_by_label("Key")
+        await field.wait_for()
+        assert await sight.tab.evaluate("() => document.activeElement.id") == await field.get_attribute("id")
+        assert await sight.faults_of_access() == []
+        await field.fill("wrong")
+        await sight.press("Enter")
+        await sight.shown("The admin key is wrong.")
+        await sight.tab.get_by_label("Key").fill(home.appliance.admin_key)
+        await sight.tab.get_by_role("button", name="Go on").click()
+        await sight.until("() => !document.querySelector('input[type=password]')")
+        await sight.settled()
+        assert await sight.tab.title() == "Rollouts – Treering"
+
+
 async def test_where_the_server_wants_no_key_none_is_asked_for(browser, tmp_path):
     async with house("scripted", tmp_path, no_admin_key=True) as home, looking(browser, home) as sight:
         await sight.tab.goto(sight.url)
         await sight.settled()
-        assert (await sight.tab.title()).endswith("Treering")
+        assert await sight.tab.title() == "Rollouts – Treering"
 
 
 async def test_an_address_that_leads_nowhere_says_so(browser, tmp_path):
@@ -64,13 +81,8 @@ async def test_the_policy_refuses_what_is_not_ours(browser, tmp_path):
         assert await sight.tab.evaluate("() => window.ran") is None
         await sight.watch.look(sight.tab)
         told = "\n".join(sight.watch.faults)
-        for part in (
-            "require-trusted-types-for",
-            "policy: frame-src",
-            "policy: img-src",
-            "policy: style-src",
-            "console warning: a warning",
-        ):
+        directives = ("require-trusted-types-for", "frame-src", "img-src", "style-src")
+        for part in (*(f"policy: {name}" for name in directives), "console warning: a warning"):
             assert part in told
         sight.watch.allow("")
 
