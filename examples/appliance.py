@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,16 @@ if importlib.util.find_spec("treering_client") is None:
     sys.path.insert(0, str(ROOT / "client"))
 
 from treering_client import Client  # noqa: E402 -- found by the line above
+from treering_client.rollout import Rollout  # noqa: E402 -- the same
 
 # With its first setting-up; once that is done it starts in a second.
 START_LIMIT_S = 600.0
 STOP_LIMIT_S = 30.0
 ANSWER_LIMIT_S = 60.0
+REPLY_LIMIT_S = 600.0
+
+PATHS = {"PYTHONPATH": str(ROOT)}
+"""Where a Python that is started finds the clone."""
 
 
 def arguments(about: str) -> argparse.ArgumentParser:
@@ -58,13 +63,25 @@ class Appliance:
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Call what the client has no method for; return the answer's JSON."""
-        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310 -- http
-        # Whatever proxy the environment names, it is not for the control plane.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=ANSWER_LIMIT_S) as answer:
-            return json.load(answer)
+        return _ask(method, self.url + path, self.key, body, ANSWER_LIMIT_S)
+
+
+def chat(rollout: Rollout, messages: Sequence[Any], tools: Sequence[Any] = ()) -> dict[str, Any]:
+    """Make one model call as an agent does, with the rollout's address and key; return the reply's message."""
+    body = {"model": "any", "messages": messages, **({"tools": tools} if tools else {})}
+    reply = _ask("POST", f"{rollout.base_url}/chat/completions", rollout.secret, body, REPLY_LIMIT_S)
+    message: dict[str, Any] = reply["choices"][0]["message"]
+    return message
+
+
+def _ask(method: str, url: str, key: str, body: Any, limit_s: float) -> Any:
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310 -- the appliance's own address
+    # A proxy that the environment names is not for an appliance: these examples run beside it.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=limit_s) as answer:
+        return json.load(answer)
 
 
 @contextlib.contextmanager
@@ -85,18 +102,22 @@ def appliance(url: str | None = None, key: str | None = None, *, engine: str = "
             yield Appliance(found, key, client)
 
 
+def treering() -> list[str]:
+    """Return the words that start the command line, with the variables of `PATHS`.
+
+    It is the clone's, by this Python where it has what that needs, else by one that `bin/treering` sets up.
+    """
+    if importlib.util.find_spec("aiohttp") and importlib.util.find_spec("apsw"):
+        return [sys.executable, "-m", "capture.cli"]
+    return [str(ROOT / "bin" / "treering")]
+
+
 @contextlib.contextmanager
 def _started(folder: Path, engine: str) -> Iterator[str]:
     """Run an appliance with its store in a folder and free ports; yield its control plane's address."""
     log = folder / "treering.log"
-    env = {name: value for name, value in os.environ.items() if not name.startswith("TREERING_")}
-    if importlib.util.find_spec("aiohttp") and importlib.util.find_spec("apsw"):
-        # This Python has what the appliance needs.
-        program = [sys.executable, "-m", "capture.cli"]
-        env["PYTHONPATH"] = str(ROOT)
-    else:
-        program = [str(ROOT / "bin" / "treering")]
-    argv = [*program, "serve", "--engine", engine, "--store", f"sqlite:///{folder / 'treering.db'}"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TREERING_")} | PATHS
+    argv = [*treering(), "serve", "--engine", engine, "--store", f"sqlite:///{folder / 'treering.db'}"]
     argv += ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--shutdown-timeout", "2"]
     with log.open("wb") as out:
         process = subprocess.Popen(  # noqa: S603 -- our own program

@@ -5,9 +5,7 @@ The script is run as a person runs it. What it prints is held to the findings th
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import re
 import signal
 import subprocess
@@ -18,12 +16,11 @@ from typing import Any
 
 import pytest
 
+from tests.examples.runs import LIMIT_S, environment, run
 from tests.served import KEY, ROOT, Served
 
 SCRIPT = ROOT / "examples" / "broken.py"
 RULES = ROOT / "examples" / "broken.toml"
-LIMIT_S = 100
-
 BROKEN = {
     "files": "files-1", "greeting": "greeting-0", "report": "report-1", "changelog": "changelog-0", "pages": "pages-1",
     "callers": "callers-0",
@@ -32,11 +29,9 @@ HEALTHY = {group: f"{group}-{1 - int(name[-1])}" for group, name in BROKEN.items
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    """Start it in the environment of a stranger, who has another appliance's settings and a proxy."""
-    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8"}
-    env |= {"TREERING_STORE": "sqlite:///other.db", "HTTP_PROXY": "http://127.0.0.1:9"}
+    """Start it as a stranger does."""
     return subprocess.Popen(
-        [sys.executable, str(SCRIPT), *words], cwd=folder, env=env, stdin=subprocess.DEVNULL, text=True,
+        [sys.executable, str(SCRIPT), *words], cwd=folder, env=environment(folder), stdin=subprocess.DEVNULL, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -178,33 +173,22 @@ async def test_on_an_appliance_that_runs_it_says_what_was_done(tmp_path):
     served = Served(tmp_path, "--engine", f"scripted={RULES}", "--store", "sqlite:///b.db")
     await served.start()
     try:
-        argv = [sys.executable, str(SCRIPT), "--url", served.control_url, "--key", KEY]
-        done = await _run(argv)
+        done = await run([sys.executable, str(SCRIPT), "--url", served.control_url, "--key", KEY], tmp_path)
     finally:
         await served.close()
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     for group, rollout in BROKEN.items():
-        assert f"group {group}" in done.stdout
-        assert f"  {rollout} (broken): " in done.stdout
-    assert "    warn role_overruled: Conversation 0 (a title, by what it did) is taken for main" in done.stdout
+        assert f"group {group}" in done.out
+        assert f"  {rollout} (broken): " in done.out
+    assert "    warn role_overruled: Conversation 0 (a title, by what it did) is taken for main" in done.out
 
 
 async def test_another_engine_is_refused_with_what_to_do(tmp_path):
     served = Served(tmp_path, "--engine", "scripted", "--store", "sqlite:///b.db")
     await served.start()
     try:
-        done = await _run([sys.executable, str(SCRIPT), "--url", served.control_url, "--key", KEY])
+        done = await run([sys.executable, str(SCRIPT), "--url", served.control_url, "--key", KEY], tmp_path)
     finally:
         await served.close()
-    assert done.returncode == 1
-    assert f"scripted={RULES}" in done.stderr
-
-
-async def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
-    process = await asyncio.create_subprocess_exec(
-        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    async with asyncio.timeout(LIMIT_S):
-        out, err = await process.communicate()
-    assert process.returncode is not None
-    return subprocess.CompletedProcess(argv, process.returncode, out.decode(), err.decode())
+    assert done.code == 1
+    assert f"scripted={RULES}" in done.err
