@@ -210,6 +210,11 @@ def seconds(value: str) -> float:
     return number
 
 
+def number(value: str) -> int:
+    """Read a call's number from a path; -1, which no call has, for what is none."""
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 10 else -1
+
+
 def flag(value: str) -> bool:
     """Read `1` or `0`."""
     if value not in ("0", "1"):

@@ -30,6 +30,7 @@ from capture import (
     resume,
     site,
     summaries,
+    token_text,
 )
 from capture.errors import ClientError, TreeringError
 from capture.reach import Reach
@@ -59,11 +60,12 @@ _LIST: dict[str, answers.Reader] = {
     "finding": answers.code,
     "q": answers.text,
     "trouble": answers.flag,
+    "graded": answers.flag,
     "order": answers.one_of("created", "closed", "-created"),
     "after": answers.text,
     "limit": answers.whole(1, MOST_ROLLOUTS),
 }
-_OVERVIEW = {name: _LIST[name] for name in ("state", "group", "label", "finding", "q", "trouble")}
+_OVERVIEW = {name: _LIST[name] for name in ("state", "group", "label", "finding", "q", "trouble", "graded")}
 _SHOW: dict[str, answers.Reader] = {
     "wait": answers.one_of("closed", "idle"),
     "idle_s": answers.seconds,
@@ -109,6 +111,7 @@ def routes(appliance: Appliance) -> list[web.RouteDef]:
         *events.routes(appliance),
         *metrics.routes(appliance),
         *openapi.routes(appliance),
+        *token_text.routes(appliance),
         *site.routes(),
         web.get("/health", api.health),
         web.get("/ready", api.ready),
@@ -217,7 +220,7 @@ class _Api:
         asked = answers.query(request, {"ids": answers.flag})
         name, given = request.match_info["id"], request.match_info["n"]
         graph = await self._graph(request)
-        n = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else -1
+        n = answers.number(given)
         kept = graph.forest.calls.get(n)
         if kept is None:
             raise ClientError("call_not_found", "This rollout has no such call.", hint="GET …/calls.", status=404)

@@ -105,8 +105,8 @@ _HEALTH = _form(
 _OVERVIEW: dict[str, Schema] = {
     **dict.fromkeys(
         (
-            "rollouts", "open", "closed", "running", "no_calls", "incomplete", "stopped", "graded", "drifted",
-            "trouble", "calls", "sampled_tokens", "stale",
+            "rollouts", "open", "closed", "running", "no_calls", "incomplete", "stopped", "graded", "ungraded",
+            "drifted", "trouble", "calls", "sampled_tokens", "stale",
         ),
         _COUNT,
     ),
@@ -193,6 +193,19 @@ def schemas() -> dict[str, Schema]:
         ),
         "RolloutRow": {"allOf": [rollout, _form({"health": _HEALTH})]},
         "Overview": _form(_OVERVIEW),
+        "TokenText": _form(
+            {
+                "start": _COUNT,
+                "end": _COUNT,
+                "n_tokens": _COUNT,
+                "n_prompt": _COUNT,
+                "ids": _NUMBERS,
+                "pieces": {"type": "array", "items": _MAYBE_TEXT},
+                "logprobs": {"type": "array", "items": _MAYBE_NUMBER},
+                "source": {"enum": ["engine", "tokenizer", None]},
+                "reason": _MAYBE_TEXT,
+            }
+        ),
         "Call": _form(_CALL),
         "Finding": _form(
             {

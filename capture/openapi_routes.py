@@ -85,6 +85,7 @@ _LOOK: dict[str, Schema] = {
     "finding": one_of(*TABLE_OF_FINDINGS),
     "q": TEXT,
     "trouble": FLAG,
+    "graded": FLAG,
 }
 _OBJECT: Schema = {"type": "object"}
 _ENGINES = (200, ("The engines as they are now.", listed("engines", ref("Engine"))))
@@ -227,6 +228,13 @@ TABLE: tuple[Route, ...] = (
         says="Show one call whole: request and reply as they passed, ids, logprobs; with ids=0, without token arrays.",
         query={"ids": FLAG},
         answers={200: ("The call.", ref("Call"))},
+    ),
+    Route(
+        method="GET",
+        path="/rollouts/{id}/calls/{n}/text",
+        says="Give the text of a call's tokens, 2,048 at most; null for half a character, and where nobody can say it.",
+        query={"start": whole(0), "end": whole(0)},
+        answers={200: ("The tokens from start to end.", ref("TokenText"))},
     ),
     *(
         Route(

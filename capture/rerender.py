@@ -14,7 +14,7 @@ Rules
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,15 @@ class MissingError(Exception):
     """There is no transformers, or no tokeniser with a chat template in the folder; the message is a sentence."""
 
 
+def decoder(folder: Path) -> Callable[[Sequence[int]], list[str]]:
+    """Return what gives the text of each id by itself, of the tokeniser in `folder`; it needs no template.
+
+    Raises `MissingError`.
+    """
+    tokenizer = _read(folder)
+    return lambda ids: [str(tokenizer.decode([one])) for one in ids]
+
+
 class Rerenderer:
     """A tokeniser with its chat template."""
 
@@ -37,16 +46,7 @@ class Rerenderer:
 
         Raises `MissingError`.
         """
-        try:
-            transformers: Any = importlib.import_module("transformers")
-        except ImportError as error:
-            raise MissingError("transformers is not installed here") from error
-        if not folder.is_dir():
-            raise MissingError(f"{folder} is no folder")
-        try:
-            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise MissingError(f"{folder} holds no tokeniser: {_first_line(error)}") from error
+        self._tokenizer = _read(folder)
         if template is not None:
             self._tokenizer.chat_template = template
         if not self._tokenizer.chat_template:
@@ -107,6 +107,19 @@ class Rerenderer:
     ) -> list[int]:
         """Render to ids; as `text`."""
         return self.encode(self.text(messages, tools=tools, closed=closed, arguments=arguments))
+
+
+def _read(folder: Path) -> Any:
+    try:
+        transformers: Any = importlib.import_module("transformers")
+    except ImportError as error:
+        raise MissingError("transformers is not installed here") from error
+    if not folder.is_dir():
+        raise MissingError(f"{folder} is no folder")
+    try:
+        return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MissingError(f"{folder} holds no tokeniser: {_first_line(error)}") from error
 
 
 def _first_line(error: BaseException) -> str:

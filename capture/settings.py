@@ -81,6 +81,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sampling: dict[str, Any] = {}
     limits: dict[str, Any] = {}
     tokens: Literal["engine", "pinned"] = "engine"
+    tokenizer: str | None = None
     tunnel: tuple[str, ...] = ()
     tunnel_multiplex: int = 32
     proxy_from_env: bool = False
@@ -244,6 +245,12 @@ TABLE: tuple[Setting, ...] = (
         choices=("engine", "pinned"),
         help="For rollouts that don't say: prompts as the engine renders them, or pinned to what was sampled "
         "(docs/pinned.md). With pinned the start fails at an engine that can't.",
+    ),
+    Setting(
+        name="tokenizer",
+        metavar="FOLDER",
+        help="A folder with the model's tokeniser, for the page: the text of tokens, where no engine is at hand that "
+        "says it (the extra tokenizer). Nothing that is captured comes from it.",
     ),
     Setting(
         name="tunnel",
@@ -500,14 +507,17 @@ def _from_file(named: str | None, folder: Path) -> dict[str, Any]:
             raise UsageError(f"there is no file {path}", hint="TREERING_CONFIG names it") from None
         return {}
     except OSError as error:
-        raise UsageError(f"can't read {path}: {error.strerror}") from None
+        hint = "settings are read from it: give yourself access, or name another with TREERING_CONFIG"
+        raise UsageError(f"can't read {path}: {error.strerror}", hint=hint) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is no TOML: {error}") from None
+        hint = 'write a line a setting, such as engine = ["vllm=http://127.0.0.1:8000"]'
+        raise UsageError(f"{path} is no TOML: {error}", hint=hint) from None
     values = {}
     for name, value in table.items():
         row = BY_NAME.get(name)
         if row is None:
-            raise UsageError(f"{path}: unknown key {name}{nearest(name, BY_NAME)}")
+            hint = "docs/cli.md has the settings, `treering config` those in force"
+            raise UsageError(f"{path}: unknown key {name}{nearest(name, BY_NAME)}", hint=hint)
         if row.secret:
             raise UsageError(f"{path}: {name} is a secret", hint=f"set {row.variable}, or name a file with it")
         values[name] = read(row, value, f"{path}: {name}")
@@ -524,9 +534,12 @@ def _check(settings: Settings) -> None:
     for item in settings.engine_key_file:
         name, equals, file = item.partition("=")
         if not equals or not file:
-            raise UsageError(f"--engine-key-file: {item!r} is no NAME=FILE")
+            raise UsageError(
+                f"--engine-key-file: {item!r} is no NAME=FILE", hint="write it like vllm=/etc/treering/vllm.key"
+            )
         if kinds and name not in kinds:
-            raise UsageError(f"--engine-key-file: there is no engine {name}{nearest(name, kinds)}")
+            hint = f"NAME is the kind of one given with --engine: {', '.join(dict.fromkeys(kinds))}"
+            raise UsageError(f"--engine-key-file: there is no engine {name}{nearest(name, kinds)}", hint=hint)
     if not settings.store.startswith(POSTGRES) and store_path(settings.store) in (None, Path()):
         # What is before a colon alone: the rest may hold a password.
         given = settings.store.partition(":")[0][:20]

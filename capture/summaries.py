@@ -131,6 +131,7 @@ def overview_json(of: Overview) -> dict[str, Any]:
         "incomplete": of.incomplete,
         "stopped": of.stopped,
         "graded": of.graded,
+        "ungraded": of.ungraded,
         "drifted": of.drifted,
         "trouble": of.trouble,
         "findings": [
@@ -182,6 +183,8 @@ def _is_wanted(entry: Entry, read: Summary, look: Look) -> bool:
         and (look.group is None or rollout.group == look.group)
         and look.labels.items() <= rollout.labels.items()
         and (look.trouble is False or read.trouble)
+        and (look.graded is None or look.graded is (read.reward is not None))
+        and (look.graded is not False or rollout.state == "closed")
         and (look.text is None or plain(look.text) in read.words)
         and (look.finding is None or any(one.code == look.finding for one in read.findings))
     )

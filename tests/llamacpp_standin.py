@@ -41,6 +41,7 @@ class LlamacppStandIn:
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/apply-template", self._apply_template)
         app.router.add_post("/tokenize", self._tokenize)
+        app.router.add_post("/detokenize", self._detokenize)
         app.router.add_post("/v1/chat/completions", self._chat)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
         await self._runner.setup()
@@ -73,6 +74,10 @@ class LlamacppStandIn:
         body = await request.json()
         assert body["parse_special"] is True
         return web.json_response({"tokens": tokenise(body["content"], special=body.get("add_special", False))})
+
+    async def _detokenize(self, request: web.Request) -> web.Response:
+        ids = (await request.json())["tokens"]
+        return web.json_response({"content": "".join("<s>" if one == BOS else chr(one - 1000) for one in ids)})
 
     async def _chat(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -11,7 +11,7 @@ not be run here. What it holds to:
   that a step brings; a step without text has a chunk for them only if the server has a parser; else they are lost.
 - A key whose value is not asked for is left out, but `logprobs`, which is null.
 - `/tokenize` renders messages as for a chat completion; closed, with `add_generation_prompt: false`. `input_ids` of a
-  chat request are its prompt, and templating is skipped.
+  chat request are its prompt, and templating is skipped. `/detokenize` leaves special tokens out unless told not to.
 
 A token is one character (id 1000 + its code point), so a reply that comes back is tokenised as it was sampled.
 """
@@ -71,6 +71,11 @@ def render(messages: list[dict[str, Any]], *, closed: bool = False) -> list[int]
     return ids if closed else [*ids, ROLES["assistant"]]
 
 
+def spell(ids: list[int], special: dict[int, str]) -> str:
+    """The text of ids; those of roles and ends have one only if they are asked for."""
+    return "".join(chr(one - 1000) if one >= 1000 else special.get(one, "") for one in ids)
+
+
 class SglangStandIn:
     """The server. `says` are the replies to come, a list of choices each; without any it says "Hi."."""
 
@@ -99,6 +104,7 @@ class SglangStandIn:
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/tokenize", self._tokenize)
+        app.router.add_post("/detokenize", self._detokenize)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -125,6 +131,12 @@ class SglangStandIn:
         else:
             ids = render(body["messages"], closed=body.get("add_generation_prompt") is False)
         return web.json_response({"tokens": ids, "count": len(ids), "max_model_len": 4096})
+
+    async def _detokenize(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        # Left out unless asked for, as its own default has it.
+        special = {} if body.get("skip_special_tokens", True) else {END: "<end>"}
+        return web.json_response({"text": spell(body["tokens"], special)})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

@@ -76,6 +76,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     # Looked for in `Summary.words`.
     text: str | None = None
     trouble: bool = False
+    # True: those with a reward; False: closed ones without.
+    graded: bool | None = None
     # Only those without a summary of their present version.
     behind: bool = False
     order: Order = "created"
@@ -132,6 +134,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     incomplete: int
     stopped: int
     graded: int
+    # Closed ones without a reward.
+    ungraded: int
     drifted: int
     trouble: int
     # Of the reward; None without any.
@@ -182,6 +186,7 @@ _SHEET = (
 _SUMS = (
     "SELECT count(*), count(*) FILTER (WHERE rollout.state = 'open'),"
     " count(*) FILTER (WHERE rollout.state = 'closed' AND summary.calls = 0),"
+    " count(*) FILTER (WHERE rollout.state = 'closed' AND summary.reward IS NULL),"
     " count(*) FILTER (WHERE summary.incomplete), count(*) FILTER (WHERE summary.stopped), count(summary.reward),"
     " count(*) FILTER (WHERE summary.drifted > 0), count(*) FILTER (WHERE summary.trouble),"
     " avg(summary.reward), min(summary.reward), max(summary.reward),"
@@ -252,6 +257,10 @@ class Asked:
         out = []
         if look.trouble:
             out.append("summary.trouble")
+        if look.graded is not None:
+            out.append(
+                "summary.reward IS NOT NULL" if look.graded else "rollout.state = 'closed' AND summary.reward IS NULL"
+            )
         if look.text is not None:
             wanted = plain(look.text).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
             out.append(f"summary.words LIKE {self.bound(f'%{wanted}%')} ESCAPE '\\'")
@@ -330,7 +339,7 @@ def overview(look: Look, dialect: Dialect) -> dict[str, tuple[str, list[Any]]]:
 
 def summed(rows: dict[str, list[tuple[Any, ...]]], dialect: Dialect) -> Overview:
     """Return an overview from the rows of its statements."""
-    total, opened, none, incomplete, stopped, graded, drifted, trouble, *rest = rows["sums"][0]
+    total, opened, none, ungraded, incomplete, stopped, graded, drifted, trouble, *rest = rows["sums"][0]
     mean, least, most, calls, tokens, stale = rest
     labels: dict[str, list[str]] = {}
     for name, value in rows["labels"]:
@@ -343,6 +352,7 @@ def summed(rows: dict[str, list[tuple[Any, ...]]], dialect: Dialect) -> Overview
         incomplete=incomplete,
         stopped=stopped,
         graded=graded,
+        ungraded=ungraded,
         drifted=drifted,
         trouble=trouble,
         mean=mean,

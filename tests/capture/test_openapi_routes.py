@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from capture import api, bulk, exports, paths
+from capture import api, bulk, exports, paths, token_text
 from capture.openapi_routes import TABLE
 
 
@@ -32,6 +32,7 @@ def test_every_route_of_the_data_plane_means_what_it_says():
         ("/overview", api._OVERVIEW),
         ("/rollouts/{id}", api._SHOW),
         ("/rollouts/{id}/calls", api._CALLS),
+        ("/rollouts/{id}/calls/{n}/text", token_text.ASKED),
         ("/rollouts/{id}/sequences", {**exports.ASKED, "open": None, "ids": None}),
         ("/sequences", bulk.ASKED),
     ],

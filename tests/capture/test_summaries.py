@@ -183,6 +183,9 @@ async def test_one_that_is_behind_is_shown_where_its_graph_says_so(plane):
     assert await names(plane, finding="no_calls", trouble=True, order="-created", limit=2) == ["c", "a"]
     assert await names(plane, text="D") == ["d"]
     assert await names(plane, order="closed", finding="no_calls") == ["a", "c"]
+    await plane.rollouts.reward("b", {"reward": 0.0})
+    await add(plane, "e")
+    assert (await names(plane, graded=True), await names(plane, graded=False)) == (["b"], ["a", "c", "d"])
 
 
 async def test_what_a_tail_gives_when_nothing_is_new(plane):
@@ -278,7 +281,8 @@ async def test_the_list_and_the_sums(plane, ask):
     status, sums = await ask("/overview?group=g")
     assert status == 200
     assert set(sums) == {
-        "rollouts", "open", "closed", "running", "no_calls", "incomplete", "stopped", "graded", "drifted", "trouble",
+        "rollouts", "open", "closed", "running", "no_calls", "incomplete", "stopped", "graded", "ungraded",
+        "drifted", "trouble",
         "findings", "reward", "calls", "sampled_tokens", "groups", "labels", "stale", "as_of",
     }  # fmt: skip
     assert (sums["rollouts"], sums["open"], sums["closed"], sums["calls"], sums["sampled_tokens"]) == (2, 1, 1, 1, 1)

@@ -193,6 +193,8 @@ async def test_sums(store):
     found = await store.overview(Look())
     assert (found.rollouts, found.open, found.running, found.no_calls) == (5, 2, 1, 1)
     assert (found.incomplete, found.stopped, found.graded, found.drifted, found.trouble) == (1, 1, 2, 1, 2)
+    assert (await names(store, graded=True), found.ungraded) == (["a", "b", "e"], 1)
+    assert await names(store, graded=False) == ["d", "e"]
     assert (found.mean, found.least, found.most) == (0.75, 0.5, 1.0)
     assert (found.calls, found.sampled_tokens) == (6, 2**33 + 30)
     assert found.findings == (("no_calls", 2, 1, 1), ("drift", 1, 3, 7), ("x", 1, 1, 1))
