@@ -53,12 +53,14 @@ export function verdict(overview) {
   if (overview.rollouts === 0) return { level: "none", text: "No rollouts." };
   const worst = findingsIn(overview)[0]?.level;
   const bad = overview.trouble ?? 0;
+  const stale = overview.stale ?? 0;
+  const soon = stale ? ` ${count(stale, "is", "are")} still to be read.` : "";
   const all = count(overview.rollouts, "rollout");
-  if (bad === 0 && worst !== "error" && worst !== "warn") return { level: "good", text: `All is well with ${all}.` };
+  if (bad === 0 && worst !== "error" && worst !== "warn") return stale ? { level: "none", text: `${all}: nothing wrong so far.${soon}` } : { level: "good", text: `All is well with ${all}.` };
   const level = worst === "error" || overview.no_calls > 0 || overview.incomplete > 0 ? "error" : "warn";
-  if (bad === 0) return { level, text: `${all}; see what was found.` };
-  if (bad === overview.rollouts) return { level, text: bad === 1 ? "The only rollout needs a look." : `All ${all} need a look.` };
-  return { level, text: `${bad.toLocaleString("en-GB")} of ${all} ${bad === 1 ? "needs" : "need"} a look.` };
+  if (bad === 0) return { level, text: `${all}; see what was found.${soon}` };
+  if (bad === overview.rollouts) return { level, text: `${bad === 1 ? "The only rollout needs a look." : `All ${all} need a look.`}${soon}` };
+  return { level, text: `${bad.toLocaleString("en-GB")} of ${all} ${bad === 1 ? "needs" : "need"} a look.${soon}` };
 }
 
 /* Signs that are always there, each with what it filters by: [{key, label, n, level, title, patch}]. `patch` is null

@@ -16,6 +16,7 @@ import { MOST_AT_ONCE } from "./download-plan.js";
 import { to } from "./router.js";
 
 const AGE_MS = 30000;
+const STALE_MS = 3000;
 /* What was shown when the view was left: coming back finds the same rows at the same place. */
 let kept = null;
 /* Rollouts that the reader has picked, whatever is filtered meanwhile. */
@@ -28,6 +29,7 @@ export async function show(root, params, ctx) {
   let pages = null;
   let overview = null;
   let sinceNews = false;
+  let rereading = null;
 
   const health = strip((patch) => apply(patch));
   const form = filters((patch, { typing }) => apply(patch, { replace: typing }));
@@ -83,8 +85,10 @@ export async function show(root, params, ctx) {
     });
   }
 
-  /* Numbers of the overview have changed. */
+  /* Numbers of the overview have changed; while rollouts are still being read for it, they will again. */
   function looked() {
+    clearTimeout(rereading);
+    if (overview.stale > 0) rereading = setTimeout(() => pace.ask(), STALE_MS);
     health.update(overview, filter);
     form.update(filter, overview);
   }
@@ -184,6 +188,7 @@ export async function show(root, params, ctx) {
   const timer = setInterval(list.age, AGE_MS);
   ctx.signal.addEventListener("abort", () => {
     clearInterval(timer);
+    clearTimeout(rereading);
     kept = pages && overview ? { address: address(filter), pages, overview, top: list.top(), active: list.active() } : null;
   }, { once: true });
 
