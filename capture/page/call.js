@@ -17,6 +17,9 @@ import { FORK, LINK, ROLE, STATUS, notesOf, plain, roleOf } from "./words.js";
 
 /* For a parent to be read, before the call is shown without it. */
 const PARENT_MS = 300;
+/* Tools that are few and say little are shown; others are folded. */
+const BRIEF_TOOLS = 6;
+const BRIEF_TEXT = 2000;
 /* Of a request, what is shown elsewhere. */
 const SHOWN = ["messages", "contents", "input", "prompt", "system", "instructions", "systemInstruction", "system_instruction", "tools"];
 
@@ -46,7 +49,7 @@ export async function show(root, { id, n: given }, ctx) {
     call.error ? h("div.notice.bad", h("p", h("strong", "Error: "), call.error.message || "no message"), h("p", `Blame: ${call.error.blame}${call.error.status ? `, status ${call.error.status}` : ""}.`)) : null,
     why,
     facts(call),
-    h("section.panel", { "aria-labelledby": "asked-head" }, h("h2", { id: "asked-head" }, "Asked"), tools(call), talk),
+    h("section.panel", { "aria-labelledby": "asked-head" }, h("h2", { id: "asked-head" }, "Asked"), talk, tools(call)),
     h("section.panel", { "aria-labelledby": "reply-head" }, h("h2", { id: "reply-head" }, "Reply"), reply(call)),
     sampling(call),
     raw(call, id, n, ctx));
@@ -209,8 +212,9 @@ function reply(call) {
 function tools(call) {
   const list = toolsOf(call.request);
   if (!list.length) return h("p.quiet", "No tools were offered.");
-  return h("details", h("summary", `${plural(list.length, "tool")}: ${list.map((each) => each.name).join(", ")}`),
-    h("dl.tools", list.map((each) => h("div", h("dt", h("code", each.name)), h("dd", h("p", each.description), each.schema ? foldable(JSON.stringify(each.schema, null, 2), { fold: 400 }) : null)))));
+  const brief = list.length <= BRIEF_TOOLS && list.reduce((sum, each) => sum + each.description.length, 0) < BRIEF_TEXT;
+  return h("details", { open: brief }, h("summary", `${plural(list.length, "tool")}: ${list.map((each) => each.name).join(", ")}`),
+    h("dl.tools", list.map((each) => h("div", h("dt", h("code", each.name)), h("dd", h("p", each.description), each.schema ? h("details", h("summary", "its parameters"), foldable(JSON.stringify(each.schema, null, 2))) : null)))));
 }
 
 function sampling(call) {

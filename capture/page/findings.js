@@ -6,12 +6,12 @@ import { LEVEL, LEVELS } from "./words.js";
 
 const SHOWN = 12;
 
-/* Notes (level info) are folded: they are no fault. */
-export function findings(found, id) {
+/* Notes (level info) are folded: they are no fault. `scrolls`: its height is held, so that it takes the focus to scroll. */
+export function findings(found, id, { scrolls = false } = {}) {
   const by = (level) => found.filter((each) => each.level === level);
   const faults = [...by("error"), ...by("warn")];
   const notes = by("info");
-  return h("section.panel", { "aria-labelledby": "findings-head" },
+  return h("section.panel", { "aria-labelledby": "findings-head", tabindex: scrolls ? "0" : null },
     h("h2", { id: "findings-head" }, "Findings"),
     faults.length
       ? h("ul.findings", faults.map((each) => one(each, id)))

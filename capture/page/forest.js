@@ -1,8 +1,8 @@
 /* The forest of a rollout, drawn like a commit log beside a table with a row a call.
 
    The drawing says in shapes what the table says in words: who can't see it misses nothing. Rows have one height, so
-   the drawing is one SVG under the table's first column, made anew as a whole when a call comes; of the table's rows only
-   those that changed are. */
+   the drawing is one SVG under the table's first column, made anew as a whole when a call comes; of the table only the
+   cells of calls that changed are. */
 
 import { fill, h, number, plural, span, svg } from "./dom.js";
 import { lanes, ties } from "./lanes.js";
@@ -39,6 +39,8 @@ export class Forest {
     const calls = [...graph.calls].sort((a, b) => a.n - b.n);
     const first = calls.length ? Date.parse(calls[0].started_at) : 0;
     const drawn = lanes(calls, kept);
+    const { scrollTop, scrollHeight, clientHeight } = this.element;
+    const atEnd = this.order.length > 0 && scrollHeight > clientHeight && scrollTop + clientHeight >= scrollHeight - ROW;
     let made = 0;
     const elements = [];
     for (const call of calls) {
@@ -49,9 +51,10 @@ export class Forest {
         elements.push(held.element);
         continue;
       }
-      const element = this.#row(call, conversation, conversations, kept, first);
-      const focused = held?.element.contains(document.activeElement);
-      if (held) held.element.replaceWith(element);
+      const element = held?.element ?? h("tr", { dataset: { n: call.n } });
+      const focused = element.contains(document.activeElement);
+      fill(element, this.#cells(call, conversation, conversations, kept, first));
+      element.classList.toggle("discarded", call.discarded);
       this.rows.set(call.n, { key, element, call });
       elements.push(element);
       if (focused) element.querySelector("a").focus({ preventScroll: true });
@@ -72,6 +75,8 @@ export class Forest {
     }
     this.#draw(graph, calls, conversations, drawn);
     if (this.selected !== null) this.#mark(this.selected);
+    /* Who looks at the newest call goes on doing so. */
+    if (atEnd) this.element.scrollTop = this.element.scrollHeight;
     return made;
   }
 
@@ -132,13 +137,13 @@ export class Forest {
     this.onSelect(n);
   }
 
-  #row(call, conversation, conversations, kept, first) {
+  #cells(call, conversation, conversations, kept, first) {
     const [role, said] = roleOf(call, conversations);
     const [mark, status, why] = STATUS[call.status] || ["?", call.status, ""];
     const notes = notesOf(call, conversation, kept);
     const began = call.started_at ? `+${span(Date.parse(call.started_at) - first)}` : "–";
     const hangs = call.parent === null ? "root" : `${call.link === "exact" ? "exact" : call.link}${call.drift ? ` ${number(call.drift.tokens)} ${plain(call.drift.cause)}` : ""}`;
-    return h("tr", { dataset: { n: call.n }, class: call.discarded ? "discarded" : null },
+    return [
       h("td.lanes"),
       h("th.call", { scope: "row" }, h("a", { href: to("rollouts", this.id, "calls", call.n), "aria-label": `Call ${call.n}, ${said}, ${status}` }, `#${call.n}`)),
       h("td", h("span", { class: `role-${role}`, title: ROLE[role] }, said)),
@@ -152,7 +157,8 @@ export class Forest {
       h("td.number", began),
       h("td.number", span(call.first_token_ms)),
       h("td.number", span(call.ended_ms)),
-      h("td.notes-of", { title: call.fork ? FORK[call.fork] : null }, notes.join(" · ")));
+      h("td.notes-of", { title: call.fork ? FORK[call.fork] : null }, notes.join(" · ")),
+    ];
   }
 
   #draw(graph, calls, conversations, { rows, edges, width }) {

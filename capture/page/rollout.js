@@ -23,15 +23,19 @@ export async function show(root, { id }, ctx) {
   const roles = h("div");
   const calls = h("section.panel", { "aria-labelledby": "forest-head" },
     h("div.row.spread", h("h2", { id: "forest-head" }, "Calls"), h("p.quiet.keys-hint", h("kbd", "j"), h("kbd", "k"), " between calls, ", h("kbd", "Enter"), " opens, ", h("kbd", "n"), " next that parts or failed, ", h("kbd", "t"), " tokens, ", h("kbd", "p"), " parent")),
-    forest.element, legend());
+    legend(), forest.element);
   const graph = await graphOf(ctx.api, id, { signal: ctx.signal, fresh: true });
   let seen = null;
+  /* While calls come the forest scrolls in a place of one height, so that nothing below it moves. */
+  const open = graph.rollout.state === "open";
+  forest.element.classList.toggle("following", open);
+  found.classList.toggle("following", open);
 
   const paint = (next) => {
     seen = next;
     const { rollout } = next;
     put(head, [rollout, next.drift, next.findings], () => headOf(next, ctx));
-    put(found, [next.findings, rollout.state, next.calls.length > 0], () => (next.calls.length ? findings(next.findings, id) : silent(next, id)));
+    put(found, [next.findings, rollout.state, next.calls.length > 0], () => (next.calls.length ? findings(next.findings, id, { scrolls: open }) : silent(next, id)));
     forest.update(next);
     if (next.calls.some(isParted)) words.classList.add("known");
   };
@@ -63,6 +67,8 @@ export async function show(root, { id }, ctx) {
   paint(graph);
   fill(root, head, found, calls, words, rows, roles);
   calls.hidden = !graph.calls.length;
+  /* So do findings: what is wrong already has the room that it needs. */
+  if (open) found.style.setProperty("--held", `${found.offsetHeight}px`);
   const wanted = Number(ctx.query.get("call") ?? Number.NaN);
   if (Number.isInteger(wanted)) forest.select(wanted, { focus: true });
   const chosen = (view) => () => { if (forest.selected !== null) location.hash = to("rollouts", id, view, forest.selected); };
@@ -136,7 +142,7 @@ function silent({ rollout, findings: found }, id) {
   if (rollout.state === "open") {
     return [h("div.notice", h("p", "No call has come yet. It is shown here as soon as one does."),
       h("p", "The agent needs this rollout's base URL and secret; from inside a sandbox 127.0.0.1 is the sandbox itself.")),
-    found.length ? findings(found, id) : null];
+    found.length ? findings(found, id, { scrolls: true }) : null];
   }
   return [h("div.notice.bad", h("p", "No agent ever called. A reward of this rollout says nothing of the policy.")), findings(found, id)];
 }

@@ -64,10 +64,13 @@ function nth(text, lines) {
   return at;
 }
 
-/* A list of messages of which the first `known` stood in the parent's request already: those are folded into one. */
+/* So many messages that stood in the parent's request are shown; more are folded into one line. */
+const OLD = 8;
+
+/* A list of messages of which the first `known` stood in the parent's request already. */
 export function conversation(messages, { known = 0, parent = null } = {}) {
-  const old = messages.slice(0, known);
-  const list = h("ol.messages", messages.slice(known).map((each, i) => messageItem(each, { n: known + i, isNew: parent !== null })));
+  const old = known > OLD ? messages.slice(0, known) : [];
+  const list = h("ol.messages", messages.slice(old.length).map((each, i) => messageItem(each, { n: old.length + i, isNew: parent !== null && old.length + i >= known })));
   if (!old.length) return list;
   const holder = h("ol.messages");
   const details = h("details.old-messages", h("summary", `${plural(old.length, "message")} that call #${parent} had too`), holder);

@@ -44,8 +44,7 @@ export class TokenGrid {
 
   /* Draws what is in view anew: a window has come. */
   refresh() {
-    for (const row of this.rows.values()) row.element.remove();
-    this.rows.clear();
+    this.stale = true;
     this.#later();
   }
 
@@ -95,10 +94,11 @@ export class TokenGrid {
     const from = Math.max(0, Math.floor(scrollTop / ROW) - OVER);
     const to = Math.min(last, Math.ceil((scrollTop + clientHeight) / ROW) + OVER);
     for (const [r, row] of this.rows) {
-      if (r >= from && r <= to) continue;
+      if (r >= from && r <= to && !this.stale) continue;
       row.element.remove();
       this.rows.delete(r);
     }
+    this.stale = false;
     const fresh = [];
     for (let r = from; r <= to; r += 1) {
       if (this.rows.has(r)) continue;
