@@ -20,6 +20,9 @@ CODINGS = ("identity", "gzip", "deflate", "zstd")
 IDLE_S = 60.0
 """Without a byte of a body, after which it is given up; a tunnel that reconnects takes seconds."""
 
+RENEWALS = 100
+"""Of the time for a byte to come, in that time at the most: one with each piece would cost more than the piece."""
+
 LEAST_RATE = 1_024.0
 """Bytes a second that a body must bring on the average, after two minutes: a modem of 1990 was faster."""
 
@@ -44,18 +47,27 @@ async def read(incoming: web.Request, limit: int) -> bytes:
     )
     if incoming.content_length is not None and incoming.content_length > limit:
         raise too_large
+    content = incoming.content
+    if isinstance(content, aiohttp.StreamReader) and content.is_eof() and content.exception() is None:
+        # It came with the head, as a short one does.
+        body = content.read_nowait()
+        if len(body) > limit:
+            raise too_large
+        return body
     pieces: list[bytes] = []
     size = 0
     now = asyncio.get_running_loop().time
-    start = now()
+    start = renewed = now()
     try:
         async with asyncio.timeout(IDLE_S) as patience:
-            async for piece in incoming.content.iter_any():
+            async for piece in content.iter_any():
                 size += len(piece)
                 if size > limit:
                     raise too_large
                 pieces.append(piece)
-                patience.reschedule(min(now() + IDLE_S, start + 2 * IDLE_S + size / LEAST_RATE))
+                if (at := now()) - renewed > IDLE_S / RENEWALS:
+                    renewed = at
+                    patience.reschedule(min(at + IDLE_S, start + 2 * IDLE_S + size / LEAST_RATE))
     except TimeoutError as error:
         raise ClientError(
             "body_too_slow", "The request's body took too long to come.", hint="Send it again.", status=408
@@ -64,4 +76,4 @@ async def read(incoming: web.Request, limit: int) -> bytes:
         raise ClientError(
             "body_incomplete", "The request's body ended before it was complete, or can't be decompressed."
         ) from error
-    return b"".join(pieces)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -201,6 +201,9 @@ class Metrics:
             self._counters["treering_rollouts_closed_total"].labels(calls)
         for link in LINKS:
             self._counters["treering_transitions_total"].labels(link)
+        # What a call counts, by name and labels.
+        self._counted: dict[tuple[str, tuple[str, ...]], Counter] = {}
+        self._timed: dict[tuple[str, str], Histogram] = {}
         # Engines by the name that calls have: the label; others are guests.
         self.engines: dict[str, str] = {}
         # What each worker sent last, and what those that are gone had counted.
@@ -217,21 +220,34 @@ class Metrics:
     def call(self, draft: Draft) -> None:
         """Count a call that has ended."""
         engine = self.label(draft.engine)
-        self._counters["treering_calls_total"].labels(engine, draft.dialect, draft.status).inc()
+        self._count("treering_calls_total", engine, draft.dialect, draft.status).inc()
         prompt, sampled = draft.n_tokens
-        self._counters["treering_prompt_tokens_total"].labels(engine).inc(prompt)
-        self._counters["treering_sampled_tokens_total"].labels(engine).inc(sampled)
-        seconds = self._histograms
+        self._count("treering_prompt_tokens_total", engine).inc(prompt)
+        self._count("treering_sampled_tokens_total", engine).inc(sampled)
         if draft.queued_ms is not None:
-            seconds["treering_queue_seconds"].labels(engine).observe(draft.waited_s)
+            self._times("treering_queue_seconds", engine).observe(draft.waited_s)
         if draft.first_token_ms is not None and draft.request is not None and draft.request.streamed:
-            seconds["treering_first_token_seconds"].labels(engine).observe(draft.first_token_ms / 1000)
+            self._times("treering_first_token_seconds", engine).observe(draft.first_token_ms / 1000)
         if draft.sent_after_s is not None:
-            seconds["treering_added_seconds"].labels("before").observe(max(0.0, draft.sent_after_s - draft.waited_s))
+            before = max(0.0, draft.sent_after_s - draft.waited_s)
+            self._times("treering_added_seconds", "before").observe(before)
             if draft.ended_ms is not None:
-                seconds["treering_call_seconds"].labels(engine).observe(draft.ended_ms / 1000)
+                self._times("treering_call_seconds", engine).observe(draft.ended_ms / 1000)
             if draft.behind_s is not None:
-                seconds["treering_added_seconds"].labels("behind").observe(draft.behind_s)
+                self._times("treering_added_seconds", "behind").observe(draft.behind_s)
+
+    def _count(self, name: str, *labels: str) -> Counter:
+        """Return a counter by its labels; the library looks for it by way of a lock and a copy."""
+        found = self._counted.get((name, labels))
+        if found is None:
+            found = self._counted[name, labels] = self._counters[name].labels(*labels)
+        return found
+
+    def _times(self, name: str, label: str) -> Histogram:
+        found = self._timed.get((name, label))
+        if found is None:
+            found = self._timed[name, label] = self._histograms[name].labels(label)
+        return found
 
     def committed(self, seconds: float) -> None:
         """Count a commit."""

@@ -46,6 +46,8 @@ def from_chat(obj: Any) -> Message:
 
     Anything that isn't an object becomes a message without a role, known by its digest alone.
     """
+    if type(obj) is dict and (plain := _maybe_plain(obj)) is not None:
+        return plain
     if not isinstance(obj, Mapping):
         return _message(role="", media=(_digest_of(obj),))
     text, thinking, media = _content(obj.get("content"))
@@ -130,6 +132,25 @@ def strings(arguments: str) -> tuple[str, ...]:
         elif isinstance(value, list):
             todo.extend(reversed(value))
     return tuple(found)
+
+
+def _maybe_plain(obj: dict[str, Any]) -> Message | None:
+    """Read a message of a role and a text and nothing else, as nearly all are; None for any other."""
+    text = obj.get("content")
+    if type(text) is not str or len(obj) != 2:
+        return None
+    said = obj.get("role")
+    begin = _PLAIN.get(said) if type(said) is str else None
+    if begin is None:
+        return None
+    role, hashed = begin
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError:
+        return None
+    # As `_message` hashes it: role, text, no tool calls.
+    told = b"%b%b%b%b" % (hashed, len(raw).to_bytes(8, "little"), raw, _NO_CALLS)
+    return Message(role=role, text=text, digest=hashlib.blake2b(told, digest_size=DIGEST_BYTES).digest())
 
 
 def _message(
@@ -279,9 +300,17 @@ def _digest_of(value: Any) -> str:
 
 def _hash(parts: Iterable[str]) -> hashlib.blake2b:
     """Hash strings so that no two lists of them run into each other; lone surrogates pass."""
-    state = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for part in parts:
-        raw = part.encode("utf-8", "surrogatepass")
-        state.update(len(raw).to_bytes(8, "little"))
-        state.update(raw)
-    return state
+    return hashlib.blake2b(b"".join(map(_counted, parts)), digest_size=DIGEST_BYTES)
+
+
+def _counted(part: str) -> bytes:
+    raw = part.encode("utf-8", "surrogatepass")
+    return len(raw).to_bytes(8, "little") + raw
+
+
+# By the role as it is said: the role, and the beginning of what is hashed.
+_PLAIN: dict[str, tuple[str, bytes]] = {
+    said: (_SAME_ROLE.get(said, said), _counted(_SAME_ROLE.get(said, said)))
+    for said in ("system", "developer", "user", "assistant", "tool", "function")
+}
+_NO_CALLS = _counted("0")

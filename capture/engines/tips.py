@@ -17,6 +17,7 @@ Rules
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from collections import OrderedDict
@@ -46,7 +47,7 @@ TAIL = 64
 _KEY = b'"prompt_token_ids"'
 _LIST = _KEY + b":["
 _DIGITS = b"0123456789"
-_POWERS = tuple(10**k for k in range(1, len(str(MAX_ID))))
+_ZERO = re.compile(rb"(?:^|,)0[0-9]")
 
 
 class Tip(NamedTuple):
@@ -181,12 +182,14 @@ def maybe_parse(text: bytes) -> IntArray | None:
     commas = text.translate(None, _DIGITS)
     if commas != b"," * len(commas):
         return None
+    # A number that begins with a zero would be no JSON.
+    if (text[:1] == b"0" or b",0" in text) and _ZERO.search(text) is not None:
+        return None
     try:
         found = np.fromstring(text, dtype=np.int64, sep=",")
     except ValueError:
         return None
+    # Two commas side by side, or one at an end, are a number less.
     if found.size != len(commas) + 1 or found.max() > MAX_ID:
         return None
-    # As many digits as these numbers have: none began with a zero, which would be no JSON.
-    digits = found.size + sum(int(np.count_nonzero(found >= power)) for power in _POWERS)
-    return found.astype(np.int32) if digits + len(commas) == len(text) else None
+    return found.astype(np.int32)
