@@ -129,6 +129,31 @@ _OVERVIEW: dict[str, Schema] = {
 }  # fmt: skip
 
 
+_CHANGES: Schema = {"type": "array", "items": _form({"field": _TEXT, "was": {}, "is": {}})}
+_FORK = _form(
+    {
+        "kind": {"enum": ["retry", "resample", "branch"]},
+        "calls": _NUMBERS,
+        "at": _MAYBE_COUNT,
+        "kept": _MAYBE_COUNT,
+        "words": _TEXT,
+        "changes": _CHANGES,
+    }
+)
+_BREAK = _form(
+    {
+        "call": _COUNT,
+        "parent": _COUNT,
+        "kind": {"enum": ["drift", "compaction"]},
+        "cause": _TEXT,
+        "at": _MAYBE_COUNT,
+        "tokens": _MAYBE_COUNT,
+        "words": _TEXT,
+        "changes": _CHANGES,
+    }
+)
+
+
 def schemas() -> dict[str, Schema]:
     """Return every form by name."""
     part = _form({"ok": _YES, "reason": _MAYBE_TEXT})
@@ -193,6 +218,7 @@ def schemas() -> dict[str, Schema]:
         ),
         "RolloutRow": {"allOf": [rollout, _form({"health": _HEALTH})]},
         "Overview": _form(_OVERVIEW),
+        "Wording": _form({"forks": {"type": "array", "items": _FORK}, "breaks": {"type": "array", "items": _BREAK}}),
         "TokenText": _form(
             {
                 "start": _COUNT,

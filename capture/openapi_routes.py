@@ -160,6 +160,12 @@ TABLE: tuple[Route, ...] = (
     ),
     Route(
         method="GET",
+        path="/rollouts/{id}/forks",
+        says="Tell forks and breaks in words, with the fields that the agent changed.",
+        answers={200: ("The words.", ref("Wording"))},
+    ),
+    Route(
+        method="GET",
         path="/rollouts/{id}/sequences",
         says="Give training sequences, in any trainer's format; with ids=0 the outline of the native rows.",
         query={**_SEQUENCES, "open": FLAG, "ids": FLAG},
