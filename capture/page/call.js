@@ -10,6 +10,7 @@ import { fill, h, moment, number, plural, span, svg } from "./dom.js";
 import { changes } from "./forks.js";
 import { callOf, graphOf } from "./held.js";
 import { messagesOf, replyOf, toolsOf } from "./messages.js";
+import { prose } from "./prose.js";
 import { raw } from "./raw.js";
 import { to } from "./router.js";
 import { conversation, foldable, messageItem } from "./talk.js";
@@ -148,12 +149,12 @@ function brokenWords(call, id, told) {
   if (call.link === "drift" || call.link === "compaction") {
     const found = told?.breaks.find((each) => each.call === call.n);
     const where = call.drift ? `${plural(call.drift.tokens, "token")} of call ${call.parent} lost from position ${number(call.drift.at)} on, ${plain(call.drift.cause)}. ` : `It goes on from a summary of what led to call ${call.parent}. `;
-    parts.push(h("p", h("strong", call.link === "drift" ? "Drift: " : "Compaction: "), where, found?.words || "", " ",
+    parts.push(h("p", h("strong", call.link === "drift" ? "Drift: " : "Compaction: "), where, prose(found?.words || ""), " ",
       h("a", { href: to("rollouts", id, "tokens", call.n, call.drift ? { at: call.drift.at } : {}) }, "Tokens side by side")), changes(found?.changes));
   }
   if (call.fork) {
     const found = told?.forks.find((each) => each.calls.includes(call.n));
-    parts.push(h("p", h("strong", `${call.fork[0].toUpperCase()}${call.fork.slice(1)}: `), found?.words || `${FORK[call.fork] || ""}.`), changes(found?.changes));
+    parts.push(h("p", h("strong", `${call.fork[0].toUpperCase()}${call.fork.slice(1)}: `), prose(found?.words || `${FORK[call.fork] || ""}.`)), changes(found?.changes));
   }
   return h("div.notice.warn", parts);
 }

@@ -1,6 +1,7 @@
 /* What is wrong with a rollout, in words, each with what to do and the calls that show it: before all else. */
 
 import { h, number, plural } from "./dom.js";
+import { prose } from "./prose.js";
 import { to } from "./router.js";
 import { LEVEL, LEVELS } from "./words.js";
 
@@ -33,11 +34,10 @@ function one(finding, id) {
   const [shape, word] = LEVEL[finding.level] || ["info", finding.level];
   const data = Object.entries(finding.data || {}).filter(([, value]) => value !== null && value !== "" && !(typeof value === "object" && !Object.keys(value).length));
   return h("li.finding",
-    h("p.finding-head", h("span.tag", { class: shape }, word), " ", h("code", finding.code), " ", h("span.finding-says", finding.message)),
-    finding.means ? h("p.quiet", finding.means) : null,
-    finding.hint ? h("p", h("strong", "What to do: "), finding.hint) : null,
-    data.length ? h("dl.pairs", data.map(([name, value]) => h("div", h("dt", name.replaceAll("_", " ")), h("dd", said(value))))) : null,
-    finding.calls.length ? callLinks(finding.calls, id) : null);
+    h("p.finding-head", h("span.tag", { class: shape }, word), " ", h("code", finding.code), " ", h("span.finding-says", prose(finding.message))),
+    finding.means ? h("p.quiet", prose(finding.means)) : null,
+    finding.hint ? h("p", h("strong", "What to do: "), prose(finding.hint)) : null,
+    data.length || finding.calls.length ? h("div.row.finding-foot", finding.calls.length ? callLinks(finding.calls, id) : null, data.length ? h("dl.pairs", data.map(([name, value]) => h("div", h("dt", name.replaceAll("_", " ")), h("dd", said(value))))) : null) : null);
 }
 
 function callLinks(calls, id) {

@@ -2,6 +2,7 @@
 
 import { h, number, plural } from "./dom.js";
 import { parted } from "./difference.js";
+import { prose } from "./prose.js";
 import { to } from "./router.js";
 import { FORK, plain } from "./words.js";
 
@@ -30,7 +31,7 @@ function breakItem(each, id) {
     h("p.finding-head", h("span.tag.warning", compaction ? "compaction" : "drift"), " ",
       callLink(id, each.parent), " → ", callLink(id, each.call), each.cause && !compaction ? [" ", h("code", plain(each.cause))] : null,
       each.at === null || each.at === undefined ? null : h("span.quiet", ` at token ${number(each.at)}`)),
-    h("p", each.words),
+    h("p", prose(each.words)),
     changes(each.changes),
     h("p", h("a", { href: to("rollouts", id, "tokens", each.call, each.at === null || each.at === undefined ? {} : { at: each.at }) }, "Tokens side by side")));
 }
@@ -39,7 +40,7 @@ function forkItem(each, id) {
   return h("li.fork",
     h("p.finding-head", h("span.tag.info", each.kind), " ",
       each.at === null || each.at === undefined ? "one opening" : callLink(id, each.at), " → ", each.calls.flatMap((n, i) => [i ? ", " : "", callLink(id, n)])),
-    h("p", each.words || FORK[each.kind]),
+    h("p", prose(each.words || FORK[each.kind])),
     changes(each.changes));
 }
 

@@ -10,6 +10,7 @@ import { counted, findings } from "./findings.js";
 import { graphOf } from "./held.js";
 import { live } from "./follow.js";
 import { put } from "./places.js";
+import { prose } from "./prose.js";
 import { to } from "./router.js";
 import { plain } from "./words.js";
 
@@ -129,12 +130,15 @@ function headOf({ rollout, findings: found, drift }, ctx) {
 }
 
 function verdict(found, rollout) {
-  const errors = found.filter((each) => each.level === "error");
-  const warnings = found.filter((each) => each.level === "warn");
-  if (errors.length) return [h("strong.bad", "Broken: "), errors[0].message, errors.length > 1 ? ` And ${plural(errors.length - 1, "more error")}.` : ""];
+  const faults = [...found.filter((each) => each.level === "error"), ...found.filter((each) => each.level === "warn")];
+  if (faults.length) {
+    const [first, ...rest] = faults;
+    return [first.level === "error" ? h("strong.bad", "Broken: ") : h("strong.warn", "Look first: "), prose(first.message),
+      rest.length ? [" Also: ", rest.flatMap((each, i) => [i ? ", " : "", h("code", each.code)]), "."] : ""];
+  }
   if (rollout.incomplete) return [h("strong.bad", "Broken: "), "something of it could not be recorded."];
-  if (warnings.length) return [h("strong.warn", "Look first: "), warnings[0].message, warnings.length > 1 ? ` And ${plural(warnings.length - 1, "more warning")}.` : ""];
-  return [h("strong.good", rollout.n_calls ? "Sound" : "Waiting"), rollout.n_calls ? (found.length ? `: ${counted(found)}.` : ".") : " for its first call."];
+  if (!rollout.n_calls) return [h("strong", "Waiting"), " for its first call."];
+  return [h("strong.good", "Sound"), found.length ? `: ${counted(found)}.` : "."];
 }
 
 /* A rollout without calls: all that is known of why. */
