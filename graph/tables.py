@@ -29,7 +29,8 @@ def _lines() -> Iterator[str]:
     yield "## Findings"
     yield ""
     yield "Statements about one rollout: `GET /rollouts/{id}/findings`. Level `error`: it can't be used as it is;"
-    yield "`warn`: look before you train on it; `info`: good to know. Of two levels, the second counts in tier `eval`."
+    yield "`warn`: look before you train on it; `info`: good to know. The API gives the same words with each, as"
+    yield "`message`, `means` and, what to do, `hint`."
     yield ""
     yield "The examples are small rollouts as the graph reads them: a line a call, with its last message and its reply,"
     yield "indented under the call that it goes on from; then the finding, and its data."
@@ -66,10 +67,11 @@ def _lines() -> Iterator[str]:
 
 
 def _finding(row: Row) -> Iterator[str]:
-    level = row.level if row.eval_level is None else f"{row.level}, {row.eval_level}"
-    yield f"### `{row.code}` ({level})"
+    level = row.level if row.eval_level is None else f"{row.level}, in tier `eval` {row.eval_level}"
+    # Nothing but the code in the heading: that is its anchor, which other pages link to.
+    yield f"### `{row.code}`"
     yield ""
-    yield f"*{worded(row.text, {})}* {row.means}"
+    yield f"Level {level}. *{worded(row.text, {})}* {row.means}"
     yield ""
     yield f"What to do: {row.do}"
     if row.data:

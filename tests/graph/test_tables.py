@@ -10,6 +10,6 @@ from graph.tables import document
 def test_every_name_is_in_the_document():
     printed = document()
     for code in TABLE:
-        assert f"### `{code}` (" in printed
+        assert f"\n### `{code}`\n" in printed
     for name in (*RULES, *CAUSES, *REASONS):
         assert f"| `{name}` | " in printed
