@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -67,16 +66,3 @@ def _decoded(body: bytes | None) -> Any:
             return json.loads(body)
         except (ValueError, RecursionError):
             return None
-
-
-def lines(form: dict[str, Any]) -> Iterable[str]:
-    """Yield what the route says as lines for a terminal."""
-    for each in (*form["breaks"], *form["forks"]):
-        yield each["words"]
-        for change in each["changes"]:
-            was, now = (_shown(change[side]) for side in ("was", "is"))
-            yield f"  {change['field']}: {was} → {now}"
-
-
-def _shown(value: Any) -> str:
-    return "absent" if value is None else json.dumps(value, ensure_ascii=False)

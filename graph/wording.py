@@ -13,7 +13,8 @@ Requests and replies come in as parsed JSON, by call, since the graph holds none
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -48,6 +49,15 @@ def words_json(forest: Forest, passed: Mapping[int, Passed]) -> dict[str, Any]:
         "forks": [_fork(forest, fork, passed) for fork in forest.forks],
         "breaks": [_break(forest, n, link, passed) for n, link in _breaks(forest)],
     }
+
+
+def lines(told: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what `words_json` says as lines: a sentence or two for each, and below them what changed."""
+    for each in (*told["breaks"], *told["forks"]):
+        yield each["words"]
+        for change in each["changes"]:
+            was, now = (json.dumps(change[side], ensure_ascii=False) for side in ("was", "is"))
+            yield f"  {change['field']}: {was} -> {now}"
 
 
 def _breaks(forest: Forest) -> list[tuple[int, Link]]:

@@ -19,11 +19,22 @@ from capture.cli import Given
 from capture.client import Client, client, decode, segment
 from capture.errors import UsageError
 from capture.values import plain
+from graph import wording
 
 OPENING_S = 150.0
 """Longer than any answer: a registration may have to open a tunnel, which is tried again for a minute."""
 
 LEVELS = ("info", "warn", "error")
+
+_PAIRS = {
+    "--label": "split=train",
+    "--sampling": "temperature=1.0",
+    "--limit": "max_calls=17",
+    "--reach": "agent=remote",
+    "--per-call": "chatcmpl-1=0.5",
+    "--detail": "grader=v2",
+}
+"""What a flag's pair looks like."""
 
 
 def new(given: Given) -> int:
@@ -31,7 +42,9 @@ def new(given: Given) -> int:
     asked = given.arguments
     body = _registration(asked)
     if asked["env"] and isinstance(body, dict) and ("n" in body or "rollouts" in body):
-        raise UsageError("--env prints one rollout's variables, and this registers several")
+        raise UsageError(
+            "--env prints one rollout's variables, and this registers several", hint="leave --n out, or --env"
+        )
     answer = _client(given).request("POST", "/rollouts", body=body, wait_s=OPENING_S)
     if asked["json"]:
         return _json(answer)
@@ -50,8 +63,12 @@ def new(given: Given) -> int:
 def list_(given: Given) -> int:
     """List rollouts."""
     asked = given.arguments
-    names = ("state", "group", "label", "order", "after", "limit")
-    answer = _client(given).request("GET", "/rollouts", query={name: asked[name] for name in names})
+    names = ("state", "group", "label", "finding", "q", "order", "after", "limit")
+    query = {**{name: asked[name] for name in names}, "trouble": 1 if asked["trouble"] else None}
+    if query["order"] == "newest":
+        # On a command line, the route's own word would be read as a flag.
+        query["order"] = "-created"
+    answer = _client(given).request("GET", "/rollouts", query=query)
     if asked["json"]:
         return _json(answer)
     page = decode(answer)
@@ -70,7 +87,7 @@ def show(given: Given) -> int:
     if asked["wait"]:
         wait_s = 60.0 if asked["timeout_s"] is None else asked["timeout_s"]
     elif asked["idle_s"] is not None or asked["timeout_s"] is not None:
-        raise UsageError("--idle-s and --timeout-s go with --wait")
+        raise UsageError("--idle-s and --timeout-s go with --wait", hint="say what for: --wait closed, or --wait idle")
     query = {name: asked[name] for name in ("wait", "idle_s", "timeout_s")}
     answer = _client(given).request("GET", _path(asked), query=query, wait_s=wait_s)
     if not answer:
@@ -82,10 +99,13 @@ def show(given: Given) -> int:
 def graph(given: Given) -> int:
     """Draw the forest."""
     asked = given.arguments
-    answer = _client(given).request("GET", _path(asked) + "/graph")
+    plane, path = _client(given), _path(asked)
     if asked["json"]:
-        return _json(answer)
-    _out(terminal.forest(decode(answer), evidence=asked["evidence"]))
+        return _json(plane.request("GET", f"{path}/{'forks' if asked['why'] else 'graph'}"))
+    _out(terminal.forest(decode(plane.request("GET", f"{path}/graph")), evidence=asked["evidence"]))
+    if asked["why"] and (told := [*wording.lines(decode(plane.request("GET", f"{path}/forks")))]):
+        # Agents' words stand in it.
+        _out("\n" + "\n".join(map(terminal.clean, told)))
     return 0
 
 
@@ -217,14 +237,16 @@ def _registration(asked: Mapping[str, Any]) -> Any:
     if asked["body"] is None:
         return body
     if body:
-        raise UsageError("--body is the whole registration; leave the other flags out")
+        raise UsageError("--body is the whole registration", hint="leave the other flags out, or --body")
     try:
         text = sys.stdin.buffer.read() if asked["body"] == "-" else Path(asked["body"]).read_bytes()
         return msgspec.json.decode(text)
     except OSError as error:
-        raise UsageError(f"can't read {asked['body']}: {error.strerror}") from error
+        hint = "name a file that you may read, or - for standard input"
+        raise UsageError(f"--body: can't read {asked['body']}: {error.strerror}", hint=hint) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{asked['body']} holds no JSON: {error}") from error
+        hint = 'write a registration, such as {"id": "r1", "task": {"text": "…"}}; docs/api.md has its fields'
+        raise UsageError(f"--body: {asked['body']} holds no JSON: {error}", hint=hint) from error
 
 
 def _pairs(flag: str, items: Sequence[str]) -> dict[str, str]:
@@ -232,7 +254,7 @@ def _pairs(flag: str, items: Sequence[str]) -> dict[str, str]:
     for item in items:
         name, equals, text = item.rpartition("=") if flag == "--per-call" else item.partition("=")
         if not equals or not name:
-            raise UsageError(f"{flag}: {item!r} is no KEY=VALUE")
+            raise UsageError(f"{flag}: {item!r} is no KEY=VALUE", hint=f"write it like {_PAIRS.get(flag, 'key=value')}")
         pairs[name] = text
     return pairs
 
@@ -243,7 +265,8 @@ def _reward(flag: str, text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        raise UsageError(f"{flag}: {text!r} is neither a number nor null") from None
+        hint = "give a number such as 0.5, or null for ungraded"
+        raise UsageError(f"{flag}: {text!r} is neither a number nor null", hint=hint) from None
 
 
 def _numbers(numbers: Sequence[int]) -> str:

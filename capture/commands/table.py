@@ -142,7 +142,12 @@ VERBS: tuple[Verb, ...] = (
             Argument(name="--state", choices=("open", "closed"), help="Only those in this state."),
             Argument(name="--group", metavar="NAME", help="Only those of a group."),
             Argument(name="--label", metavar="KEY:VALUE", repeatable=True, help="Only those with a label."),
-            Argument(name="--order", choices=("created", "closed"), help="Default: created."),
+            Argument(name="--finding", metavar="CODE", help="Only those with a finding."),
+            Argument(
+                name="--q", metavar="TEXT", help="Only those with this in their id, group, model or a label's value."
+            ),
+            Argument(name="--trouble", kind="yes", help="Only those that somebody should look at."),
+            Argument(name="--order", choices=("created", "closed", "newest"), help="Default: created."),
             Argument(name="--after", metavar="CURSOR", help="Go on from where the last page ended."),
             Argument(name="--limit", kind="whole", metavar="N", help="At most so many."),
             _JSON,
@@ -171,6 +176,11 @@ VERBS: tuple[Verb, ...] = (
         arguments=(
             _ID,
             Argument(name="--evidence", kind="yes", help="Below it, why each conversation has its role."),
+            Argument(
+                name="--why",
+                kind="yes",
+                help="Below it, forks and breaks in words, with what the agent changed; --json: these alone.",
+            ),
             _JSON,
             _URL,
         ),

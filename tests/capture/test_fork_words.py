@@ -73,11 +73,3 @@ async def test_a_rollout_that_is_not_there(plane):
     assert (await ask(plane, "/rollouts/none/forks", 404))["error"]["code"] == "rollout_not_found"
     assert (await ask(plane, "/rollouts/r/forks?x=1", 422))["error"]["code"] == "invalid_query"
     assert await ask(plane) == {"forks": [], "breaks": []}
-
-
-async def test_as_lines(plane):
-    await broken(plane)
-    graph = await plane.rollouts.graph("r")
-    words, change = fork_words.lines(await fork_words.told(plane.store, graph))
-    assert words.startswith("Call 1 does not begin")
-    assert change == '  messages[0].content: "It is one." → "It is two."'

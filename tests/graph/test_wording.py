@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from graph.wording import Passed, compared, words_json
+from graph.wording import Passed, compared, lines, words_json
 from tests.graph.tape import Tape, assistant, result, system, user
 
 
@@ -176,6 +176,12 @@ def test_requests_that_are_no_objects_are_not_at_hand():
     tape.say([user("Go")], assistant("Two."))
     (told,) = words(tape, {0: Passed(request=[1]), 1: Passed(request="x", reply=[2])})["forks"]
     assert told["changes"] == []
+
+
+def test_as_lines():
+    change = {"field": "messages[0].content", "was": "é\n", "is": None}
+    told = {"breaks": [{"words": "One.", "changes": [change]}], "forks": [{"words": "Two.", "changes": []}]}
+    assert list(lines(told)) == ["One.", '  messages[0].content: "é\\n" -> null', "Two."]
 
 
 def test_only_so_many_are_compared():

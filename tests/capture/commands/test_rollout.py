@@ -93,6 +93,11 @@ async def test_list(run, rollout):
     assert out.splitlines()[1].split()[:7] == ["r", "-", "open", "train", "2", "3", "-"]
     await run("new", "--id", "s")
     assert "--after" in (await run("list", "--limit", "1"))[2]
+    for flags, found in (
+        (("--order", "newest"), ["s", "r"]), (("--q", "S"), ["s"]), (("--finding", "no_calls"), []),
+        (("--trouble", "--state", "closed"), []),
+    ):  # fmt: skip
+        assert [one["id"] for one in json.loads((await run("list", *flags, "--json"))[1])["rollouts"]] == found
     assert [one["id"] for one in json.loads((await run("list", "--state", "open", "--json"))[1])["rollouts"]] == [
         "r",
         "s",
@@ -115,6 +120,19 @@ async def test_graph(run, rollout):
     ]
     assert "conversation 0: main" in (await run("graph", "r", "--evidence"))[1]
     assert json.loads((await run("graph", "r", "--json"))[1])["version"] == 1
+    # Nothing parts.
+    assert await run("graph", "r", "--why") == (0, out, "")
+    assert json.loads((await run("graph", "r", "--why", "--json"))[1]) == {"forks": [], "breaks": []}
+
+
+async def test_graph_says_why(run, rollout, plane):
+    said = [{"role": "user", "content": "hi"}]
+    for n in (2, 3):
+        request = json.dumps({"model": "any", "messages": said, "max_tokens": n, "user": "\x9b1m"}).encode()
+        await plane.call("r", n, [8, 8], [n], messages=said, request=request)
+    _, out, _ = await run("graph", "r", "--why")
+    assert "The requests of calls 2 and 3 differ in `max_tokens`." in out
+    assert out.splitlines()[-1] == "  max_tokens: 2 -> 3"
 
 
 async def test_findings_decide_the_exit_code(run, rollout):
