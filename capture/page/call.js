@@ -148,8 +148,8 @@ function brokenWords(call, id, told) {
   const parts = [];
   if (call.link === "drift" || call.link === "compaction") {
     const found = told?.breaks.find((each) => each.call === call.n);
-    const where = call.drift ? `${plural(call.drift.tokens, "token")} of call ${call.parent} lost from position ${number(call.drift.at)} on, ${plain(call.drift.cause)}. ` : `It goes on from a summary of what led to call ${call.parent}. `;
-    parts.push(h("p", h("strong", call.link === "drift" ? "Drift: " : "Compaction: "), where, prose(found?.words || ""), " ",
+    const own = call.drift ? `${plural(call.drift.tokens, "token")} of call ${call.parent} are gone from position ${number(call.drift.at)} on (${plain(call.drift.cause)}).` : `It goes on from a summary of what led to call ${call.parent}.`;
+    parts.push(h("p", h("strong", call.link === "drift" ? "Drift: " : "Compaction: "), prose(found?.words || own), " ",
       h("a", { href: to("rollouts", id, "tokens", call.n, call.drift ? { at: call.drift.at } : {}) }, "Tokens side by side")), changes(found?.changes));
   }
   if (call.fork) {

@@ -53,7 +53,7 @@ export function changes(list) {
     h("thead", h("tr", h("th", { scope: "col" }, "Field"), h("th", { scope: "col" }, "Was"), h("th", { scope: "col" }, "Is"))),
     h("tbody", list.map(({ field, was, is }) => {
       const [a, b] = marked(was, is);
-      return h("tr", h("th", { scope: "row" }, h("code", field)), h("td", a), h("td", b));
+      return h("tr", h("th", { scope: "row" }, h("code", field)), h("td.value", a), h("td.value", b));
     }))));
 }
 
@@ -64,7 +64,8 @@ export function marked(was, is) {
   return [[h("span.same", head), gone ? h("del", gone) : null, h("span.same", tail)], [h("span.same", head), come ? h("ins", come) : null, h("span.same", tail)]];
 }
 
-const text = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+/* White space alone, and nothing at all, is seen only when it is quoted. */
+const text = (value) => (typeof value === "string" && value.trim() ? value : JSON.stringify(value));
 
 function absent(value, tag) {
   return value === null || value === undefined ? h("span.quiet", "absent") : h(tag, text(value));

@@ -68,7 +68,7 @@ export function notesOf(call, conversation, kept) {
   if (call.discarded) notes.push("discarded");
   if (call.carries.length) notes.push(`carries ${call.carries.join(", ")}`);
   if (conversation && conversation.root === call.n && conversation.parent_call !== null) notes.push(`started by ${conversation.parent_call}`);
-  if (call.weights && call.weights.start !== call.weights.end) notes.push(`weights ${call.weights.start ?? "?"} → ${call.weights.end ?? "?"}`);
+  if (call.weights?.start && call.weights.end && call.weights.start !== call.weights.end) notes.push(`weights ${call.weights.start} → ${call.weights.end}`);
   if (call.pinned) notes.push(`pinned ${call.pinned.kept}`);
   if (call.constrained) notes.push("constrained");
   if (call.repairs.length) notes.push(call.repairs.map((each) => (typeof each === "string" ? each : each.name || "repaired")).join(", "));
