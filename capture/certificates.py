@@ -12,6 +12,7 @@ from pathlib import Path
 from capture.errors import UsageError
 from capture.settings import Settings, is_loopback
 
+_READ = "name a PEM file that you may read: --tls-cert, --tls-key"
 _REWRITE = "it must be PEM: the certificate, then those that vouch for it; and the key, unencrypted"
 
 
@@ -35,7 +36,7 @@ def serving(settings: Settings) -> ssl.SSLContext | None:
             f"--tls-cert, --tls-key: these can't be used ({error.reason or error})", hint=_REWRITE
         ) from None
     except OSError as error:
-        raise UsageError(f"can't read {error.filename or settings.tls_cert}: {error.strerror}") from None
+        raise UsageError(f"can't read {error.filename or settings.tls_cert}: {error.strerror}", hint=_READ) from None
     return context
 
 
@@ -57,5 +58,5 @@ def trusting(settings: Settings, host: str) -> ssl.SSLContext:
     except ssl.SSLError as error:
         raise UsageError(f"--tls-cert can't be used ({error.reason or error})", hint=_REWRITE) from None
     except OSError as error:
-        raise UsageError(f"can't read {settings.tls_cert}: {error.strerror}") from None
+        raise UsageError(f"can't read {settings.tls_cert}: {error.strerror}", hint=_READ) from None
     return context

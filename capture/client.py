@@ -199,7 +199,7 @@ def read_key(path: Path) -> str:
         key = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise UsageError(f"can't read the key in {path}: {why}") from error
+        raise UsageError(f"can't read the key in {path}: {why}", hint="name a file that you may read") from error
     if not is_key(key):
         raise UsageError(f"{path} holds no key", hint="it must hold one line of printable ASCII, without spaces")
     return key

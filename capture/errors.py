@@ -8,9 +8,38 @@ what to do. Nothing here knows a dialect: `capture.dialects` gives an error its 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 from capture.keys import masked
+
+HINTS: Mapping[str, str] = {
+    # What was asked for.
+    "bad_request": "docs/api.md has the routes and what they take.",
+    "body_incomplete": "Send it whole, with a true Content-Length and Content-Encoding.",
+    "id_taken": "Choose another id, or leave it out: one is made.",
+    "invalid_query": "docs/api.md has the options, docs/export.md those of sequences.",
+    "model_not_found": "GET /v1/models lists what there is.",
+    "previous_response_not_found": "Send the conversation so far as input.",
+    "response_not_found": "Only replies of this very rollout can be read.",
+    "rollout_not_found": "`treering rollout list` has them.",
+    # The engine's.
+    "count_unsupported": "Count with the model's own tokeniser, or ask an engine that counts.",
+    "engine_cut": "Begin another rollout.",
+    "engine_garbled": "Is it the kind of engine that --engine says? `treering doctor` asks it.",
+    "engine_refused": "What it answered says why; `treering doctor` asks it too.",
+    "engine_unreachable": "Is it up, and is this its address? `treering doctor` asks it.",
+    "engine_untranslatable": "Ask for it in OpenAI's chat dialect, which is passed on as it is.",
+    "pins_unsupported": "Leave --tokens pinned out, or serve by an engine that can (docs/pinned.md).",
+    "rescoring_unreadable": "`treering verify` needs an engine that scores prompts, as vLLM does.",
+    # The store's, and our own.
+    "internal": "The log says where; please report it.",
+    "shutting_down": "Ask again in a moment.",
+    "store_failed": "`treering doctor` looks at the store; the log says what went before.",
+    "store_full": "Make room on its disk; it goes on by itself.",
+    "store_newer": "Update Treering.",
+}
+"""What to do about an error of a code, where whoever raises it knows no better."""
 
 
 class TreeringError(Exception):
@@ -33,11 +62,19 @@ class TreeringError(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
-        self.hint = hint
+        self.hint = hint or HINTS.get(code, "")
         self.status = status
         # The request's field at fault, as the dialect names it.
         self.param = param
         self.retry_after_s = retry_after_s
+
+    @property
+    def told(self) -> str:
+        """Message and hint as one text, for those whose form of an error has no place for a hint."""
+        if not self.hint:
+            return self.message
+        end = "" if self.message[-1:] in (".", "!", "?") else "."
+        return f"{self.message}{end} {self.hint[:1].upper()}{self.hint[1:]}"
 
     def headers(self) -> dict[str, str]:
         """Return the response headers that belong to this error."""

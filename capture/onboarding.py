@@ -78,7 +78,8 @@ def scripted_engine(rules: str | None) -> ScriptedEngine:
     try:
         return ScriptedEngine(load_rules(Path(rules)) if rules else None)
     except (OSError, ValueError) as error:
-        raise UsageError(f"The rules in {rules} can't be used: {error}") from error
+        hint = "docs/scripted.md has the form of rules"
+        raise UsageError(f"The rules in {rules} can't be used: {error}", hint=hint) from error
 
 
 def engine_key(settings: Settings, kind: str, url: str) -> str | None:

@@ -176,12 +176,14 @@ class Output:
         try:
             file = self._part.open("a+b")
         except OSError as error:
-            raise UsageError(f"--out: can't write {self._part}: {error.strerror}") from error
+            hint = "name a file in a folder that is there and that you may write to"
+            raise UsageError(f"--out: can't write {self._part}: {error.strerror}", hint=hint) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
-            raise UsageError(f"--out: another export is writing {out} just now") from error
+            hint = "wait for its end, or name another file"
+            raise UsageError(f"--out: another export is writing {out} just now", hint=hint) from error
         return file
 
     def _read(self, out: str, asked: dict[str, Any]) -> Place:

@@ -30,7 +30,8 @@ class Storage:
             self._system, self._path = core.url_to_fs(url)
         except (ValueError, ImportError) as error:
             # An unknown scheme; or one whose own package isn't there, which the message names.
-            raise UsageError(f"--out: {url}: {error}") from error
+            hint = "name a file, or a URL that fsspec can write: its own package for that kind has to be installed"
+            raise UsageError(f"--out: {url}: {error}", hint=hint) from error
         self._url = url
 
     def __repr__(self) -> str:

@@ -61,7 +61,7 @@ def split(row: Setting, text: str) -> Any:
         try:
             return msgspec.json.decode(text)
         except msgspec.DecodeError as error:
-            raise UsageError(f"{row.variable}: {error}") from None
+            raise UsageError(f"{row.variable}: {error}", hint="write values with commas between, or JSON") from None
     return [part for part in (part.strip() for part in text.split(",")) if part]
 
 
@@ -80,16 +80,21 @@ def _one(row: Setting, value: Any, where: str) -> Any:
         words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
         read = value if isinstance(value, bool) else words.get(str(value).lower())
         if read is None:
-            raise UsageError(f"{where}: {value!r} is neither true nor false")
+            raise UsageError(f"{where}: {value!r} is neither true nor false", hint="write true or false")
         return read
     if row.kind in ("whole", "number"):
         return _numeral(row, value, where)
     if not isinstance(value, str) or not value:
-        raise UsageError(f"{where}: expected text, got {value!r}" if value != "" else f"{where} is empty")
+        message = f"{where}: expected text, got {value!r}" if value != "" else f"{where} is empty"
+        raise UsageError(message, hint=f"give it {_shape(row)}, or leave it out")
     if row.choices and value not in row.choices:
         accepted = ", ".join(row.choices)
-        raise UsageError(f"{where}: {value!r} is none of {accepted}{nearest(value, row.choices)}")
+        raise UsageError(f"{where}: {value!r} is none of {accepted}{nearest(value, row.choices)}", hint=row.help)
     return value
+
+
+def _shape(row: Setting) -> str:
+    return row.metavar or ", ".join(row.choices) or "a text"
 
 
 def _numeral(row: Setting, value: Any, where: str) -> float:
@@ -102,9 +107,9 @@ def _numeral(row: Setting, value: Any, where: str) -> float:
             raise ValueError
     except (TypeError, ValueError):
         a = "a whole number" if row.kind == "whole" else "a number"
-        raise UsageError(f"{where}: expected {a}, got {value!r}") from None
+        raise UsageError(f"{where}: expected {a}, got {value!r}", hint=row.help) from None
     if row.least is not None and number < row.least:
-        raise UsageError(f"{where}: {value} is less than {row.least:g}")
+        raise UsageError(f"{where}: {value} is less than {row.least:g}", hint=row.help)
     return number
 
 
@@ -115,7 +120,7 @@ def _pairs(value: Any, where: str) -> dict[str, Any]:
     for item in value if isinstance(value, list | tuple) else [value]:
         name, equals, text = str(item).partition("=")
         if not equals or not name:
-            raise UsageError(f"{where}: {item!r} is no KEY=VALUE")
+            raise UsageError(f"{where}: {item!r} is no KEY=VALUE", hint="write it like key=value")
         pairs[name] = plain(text)
     return pairs
 

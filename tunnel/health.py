@@ -21,6 +21,8 @@ READY_S = 15.0
 PROBE_S = 10.0
 """Limit of one probe, whole."""
 
+_BEHIND = "does what stands there pass requests on to --listen? docs/tunnels.md has recipes"
+
 MOST_BYTES = 65_536
 """Of an answer; ours has some 60."""
 
@@ -44,7 +46,8 @@ class Prober:
     async def probe(self, url: str) -> None:
         """Return when the URL leads here. Raises `TunnelError` saying what it does instead."""
         if await self.ask(url) not in self._nonces:
-            raise TunnelError(f"{url} leads to another Treering, not to this one")
+            hint = "stop the other, or have the URL lead to this one's --listen"
+            raise TunnelError(f"{url} leads to another Treering, not to this one", hint=hint)
 
     async def ask(self, url: str) -> str:
         """Return the nonce of the Treering that a URL leads to. Raises `TunnelError` where it leads to none."""
@@ -60,18 +63,18 @@ class Prober:
                     status = answer.status
         except TimeoutError:
             raise TunnelError(
-                f"{url} takes connections and carries nothing: no answer within {self._limit_s:g} s"
+                f"{url} takes connections and carries nothing: no answer within {self._limit_s:g} s", hint=_BEHIND
             ) from None
         except aiohttp.ClientConnectorDNSError:
-            raise TunnelError(f"{url} can't be looked up: its name is not known") from None
+            raise TunnelError(f"{url} can't be looked up: its name is not known", hint="is it spelt right?") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise TunnelError(f"{url} can't be reached: {error or type(error).__name__}") from None
+            raise TunnelError(f"{url} can't be reached: {error or type(error).__name__}", hint=_BEHIND) from None
         if status != 200:
-            raise TunnelError(f"{url} answers {status} where this Treering would answer 200")
+            raise TunnelError(f"{url} answers {status} where this Treering would answer 200", hint=_BEHIND)
         try:
             nonce = json.loads(text)["nonce"]
         except (ValueError, KeyError, TypeError):
-            raise TunnelError(f"{url} is answered by something that is no Treering") from None
+            raise TunnelError(f"{url} is answered by something that is no Treering", hint=_BEHIND) from None
         return str(nonce)
 
 

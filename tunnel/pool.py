@@ -290,7 +290,8 @@ class Pool:
                 url = await tunnel.open(self._local)
             except OSError as error:
                 # No descriptor, no memory for a process: as any other failure, it may be better in a moment.
-                raise TunnelError(f"{tunnel.name} can't be started: {error.strerror or error}") from error
+                hint = "is its program there, and are descriptors and memory left? it is tried again"
+                raise TunnelError(f"{tunnel.name} can't be started: {error.strerror or error}", hint=hint) from error
             await carried(self._prober, tunnel, url, limit_s=self._ready_s)
         except BaseException:  # cancelled or not, no tunnel stays
             self._open.remove((place, tunnel))
@@ -351,7 +352,7 @@ class Pool:
 
 
 def _shutting_down() -> TunnelError:
-    return TunnelError("this server is shutting down")
+    return TunnelError("this server is shutting down", hint="register again in a moment")
 
 
 async def _closed(tunnel: Tunnel) -> None:

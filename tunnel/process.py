@@ -31,6 +31,7 @@ GRACE_S = 5.0
 FOR_PROGRAMS = ("TREERING_FRPC",)
 """Variables of ours that a tunnel's program reads."""
 
+_SAID = "docs/tunnels.md says what to do about what its program said"
 _LEASH = Path(__file__).with_name("leash.py")
 
 T = TypeVar("T")
@@ -115,10 +116,11 @@ class Program:
                     seen = len(lines)
                     if all(reader.done() for reader in self._readers):
                         await self._process.wait()
-                        raise TunnelError(f"{self.ended}", lines=self.lines)
+                        raise TunnelError(f"{self.ended}", hint=_SAID, lines=self.lines)
                     await self._news.wait()
         except TimeoutError:
-            raise TunnelError(f"{self._name} did not {what} within {limit_s:g} s", lines=self.lines) from None
+            message = f"{self._name} did not {what} within {limit_s:g} s"
+            raise TunnelError(message, hint=_SAID, lines=self.lines) from None
 
     async def close(self) -> None:
         """End it and all that it started; a second time does nothing."""

@@ -15,6 +15,7 @@ from capture.client import client, decode, segment
 from capture.errors import UsageError
 from graph import saved
 
+_WRITABLE = "name a file in a folder that is there and that you may write to"
 _OF_SAVED = ("group", "rollout", "kind", "label", "least_reward", "most_reward")
 
 
@@ -25,14 +26,15 @@ def replay(given: Given) -> int:
         raise UsageError("replay takes a rollout's ID, or --from FOLDER", hint="treering replay --help says more")
     if asked["from"] is not None:
         if asked["at"] is not None or asked["save"] is not None:
-            raise UsageError("--at and --save go with a rollout's ID")
+            raise UsageError("--at and --save go with a rollout's ID", hint="give the ID in place of --from")
         if asked["group"] is None:
-            raise UsageError("--from takes --group NAME: a seed is drawn once for each group")
+            raise UsageError("--from takes --group NAME", hint="name the group: a seed is drawn once for each")
         return _write(asked, _drawn(asked))
     if wrong := [name for name in _OF_SAVED if asked[name] is not None]:
-        raise UsageError(f"--{wrong[0].replace('_', '-')} goes with --from FOLDER")
+        hint = "give --from FOLDER in place of the ID"
+        raise UsageError(f"--{wrong[0].replace('_', '-')} goes with --from FOLDER", hint=hint)
     if asked["at"] is None and (asked["instruction"] is not None or asked["out"] is not None):
-        raise UsageError("--instruction and --out go with --at")
+        raise UsageError("--instruction and --out go with --at", hint="name a point: --at K, or --at whole")
     plane = client(given.settings, asked["url"])
     path = f"/rollouts/{segment(asked['id'])}/replay"
     if asked["save"] is not None:
@@ -40,7 +42,7 @@ def replay(given: Given) -> int:
         try:
             saved_rollouts.append(Path(asked["save"]), line)
         except OSError as error:
-            raise UsageError(f"--save: {error}") from error
+            raise UsageError(f"--save: {error}", hint=_WRITABLE) from error
         sys.stderr.write(f"{line.rollout}: {len(line.points)} points\n")
     if asked["at"] is not None:
         seed = plane.request("GET", f"{path}/{segment(asked['at'])}", query={"instruction": asked["instruction"]})
@@ -56,7 +58,7 @@ def _drawn(asked: dict[str, Any]) -> bytes:
     if asked["label"] is not None:
         pairs = [text.partition("=") for text in asked["label"]]
         if any(not sign for _, sign, _ in pairs):
-            raise UsageError("--label is written KEY=VALUE")
+            raise UsageError("--label is no KEY=VALUE", hint="write it like --label split=train")
         labels = tuple((name, value) for name, _, value in pairs)
     try:
         filter_ = saved_rollouts.Filter(
@@ -67,7 +69,7 @@ def _drawn(asked: dict[str, Any]) -> bytes:
             most_reward=asked["most_reward"],
         )
     except ValueError as error:
-        raise UsageError(f"--kind: {error}") from error
+        raise UsageError(f"--kind: {error}", hint="docs/replay.md has the kinds of points") from error
     buffer = saved_rollouts.Buffer(Path(asked["from"]), filter=filter_)
     return msgspec.json.encode(resume.form(buffer.draw(asked["group"], instruction=asked["instruction"])))
 
@@ -80,7 +82,7 @@ def _write(asked: dict[str, Any], seed: bytes) -> int:
     try:
         Path(asked["out"]).write_bytes(seed + b"\n")
     except OSError as error:
-        raise UsageError(f"--out: {error}") from error
+        raise UsageError(f"--out: {error}", hint=_WRITABLE) from error
     told = decode(seed)
     sys.stderr.write(f"{told['rollout']} at {told['k']}: {len(told['messages'])} messages, awaits {told['awaits']}\n")
     return 0

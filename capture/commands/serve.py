@@ -65,7 +65,8 @@ def scripted(given: Given) -> int:
     asked = given.arguments
     host, port = parse_address(asked["listen"])
     if not 0 <= asked["pace"] <= MOST_PACE_S:
-        raise UsageError(f"--pace: {asked['pace']} is not between 0 and {MOST_PACE_S:g} seconds")
+        hint = "give the seconds that a token takes, such as 0.02"
+        raise UsageError(f"--pace: {asked['pace']} is not between 0 and {MOST_PACE_S:g} seconds", hint=hint)
     rules = read_rules(asked["rules"]) if asked["rules"] else None
     return run(_scripted(rules, host, port, asked["pace"]))
 
@@ -75,7 +76,8 @@ def read_rules(path: str) -> Rules:
     try:
         return load_rules(Path(path))
     except OSError as error:
-        raise UsageError(f"can't read the rules in {path}: {error.strerror}") from error
+        hint = "name a file that you may read, or scripted alone for the built-in rules"
+        raise UsageError(f"can't read the rules in {path}: {error.strerror}", hint=hint) from error
     except ValueError as error:
         raise UsageError(str(error), hint="docs/scripted.md has the form of rules") from error
 
@@ -89,7 +91,8 @@ def check_defaults(settings: Settings) -> None:
                 raise UsageError(f"{flag}: unknown {name}{nearest(name, known)}", hint=f"known: {', '.join(known)}")
     for name, value in settings.limits.items():
         if (wrong := limits.fault(name, value)) is not None:
-            raise UsageError(f"--limits: {wrong.removeprefix('`limits.').replace('`', '', 1)}")
+            told = wrong.removeprefix("`limits.").replace("`", "", 1)
+            raise UsageError(f"--limits: {told}", hint="docs/limits.md says what each takes")
 
 
 def run(work: Coroutine[Any, Any, int]) -> int:
@@ -190,7 +193,10 @@ class _Alone:
         try:
             self.url = await self._engine.start(self._host, self._port)
         except OSError as error:
-            raise UsageError(f"can't listen on {self._host}:{self._port}: {error.strerror or error}") from error
+            hint = "choose another address with --listen; port 0 takes any that is free"
+            raise UsageError(
+                f"can't listen on {self._host}:{self._port}: {error.strerror or error}", hint=hint
+            ) from error
 
     async def close(self) -> None:
         await self._engine.close()

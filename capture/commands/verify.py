@@ -66,7 +66,10 @@ def _engine(
     if settings.engine:
         kind, url = parse_engine(settings.engine[0])
         if kind == "scripted" or url is None:
-            raise UsageError("--engine: the scripted engine lives in the appliance, and has no address of its own")
+            raise UsageError(
+                "--engine: the scripted engine lives in the appliance, and has no address of its own",
+                hint="leave --engine out: the engine that sampled is asked",
+            )
         name = f"{kind}={url}"
         named = next((engine for engine in engines if engine["url"] == url.rstrip("/").removesuffix("/v1")), {})
         return {

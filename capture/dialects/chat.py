@@ -149,7 +149,7 @@ class Chat:
         return msgspec.json.encode(
             {
                 "error": {
-                    "message": f"{error.message} {error.hint}".strip(),
+                    "message": error.told,
                     "type": _error_type(error.status),
                     "param": error.param,
                     "code": error.code,

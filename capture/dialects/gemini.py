@@ -65,7 +65,7 @@ class Gemini:
 
     def error(self, error: TreeringError) -> bytes:
         """Return the body of an error, the hint in its message; code, field and time to try again in its details."""
-        message = f"{error.message} {error.hint}".strip()
+        message = error.told
         return error_body(error.status, message, reason=error.code, at=error.param, retry_after_s=error.retry_after_s)
 
     def last_reply(self, request: Request, *, reply_id: str, created: int, text: str) -> tuple[str, bytes]:

@@ -64,7 +64,7 @@ class Messages:
 
     def error(self, error: TreeringError) -> bytes:
         """Return the body of an error, the hint in its message; `code` and `param` are further fields."""
-        message = f"{error.message} {error.hint}".strip()
+        message = error.told
         return error_body(error.status, message, code=error.code, param=error.param)
 
     def last_reply(self, request: Request, *, reply_id: str, created: int, text: str) -> tuple[str, bytes]:

@@ -59,7 +59,8 @@ def backup(store: Path, out: Path) -> int:
     except apsw.FullError as error:
         raise StoreError("store_full", f"{out} can't be written: the disk is full", hint="make room there") from error
     except (apsw.Error, OSError) as error:
-        raise StoreError("store_failed", f"{store} can't be copied to {out}: {error}") from error
+        hint = f"is {out.parent} there, and writable? is {store} a store?"
+        raise StoreError("store_failed", f"{store} can't be copied to {out}: {error}", hint=hint) from error
     return out.stat().st_size
 
 

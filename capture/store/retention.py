@@ -133,7 +133,8 @@ async def archive(store: Store, entry: Entry, folder: Path) -> Path:
     try:
         await asyncio.to_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError("store_failed", f"{folder} can't be made: {error.strerror}") from error
+        hint = "name another with --archive: nothing is dropped meanwhile"
+        raise StoreError("store_failed", f"{folder} can't be made: {error.strerror}", hint=hint) from error
     path = folder / f"rollouts-{month}.db"
     kept = SqliteStore(path, durability="power")
     await kept.open()

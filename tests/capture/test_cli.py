@@ -144,7 +144,7 @@ def test_exit_codes(error, code, monkeypatch, capsys):
 
     monkeypatch.setattr(cli, "version", run)
     assert cli.main(["version"]) == code
-    assert capsys.readouterr().err == "treering: m\n"
+    assert capsys.readouterr().err == "treering: m\n" + (f"  {error.hint}\n" if error.hint else "")
     assert code in dict(EXIT_CODES)
 
 

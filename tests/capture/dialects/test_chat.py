@@ -217,7 +217,7 @@ def test_case_15_fields_that_nobody_knows_reach_the_engine_with_their_values() -
         (ClientError("x", "m", status=429), "rate_limit_error"),
         (EngineError("x", "m"), "server_error"),
         (CaptureError("x", "m"), "server_error"),
-        (StoreError("store_full", "m"), "server_error"),
+        (StoreError("x", "m"), "server_error"),
     ],
 )
 def test_errors_have_openais_shape(error: Any, type_: str) -> None:

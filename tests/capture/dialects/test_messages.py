@@ -247,7 +247,7 @@ def test_models() -> None:
         (ClientError("too_large", "No.", status=413), "request_too_large", "No."),
         (EngineError("engine_down", "No."), "api_error", "No."),
         (EngineError("busy", "No.", status=503), "overloaded_error", "No."),
-        (StoreError("store_full", "No."), "api_error", "No."),
+        (StoreError("store_full", "No.", hint="make room"), "api_error", "No. Make room"),
         (CaptureError("fault", "No."), "api_error", "No."),
     ],
 )
