@@ -60,19 +60,22 @@ class Link(BaseProtocol):
         breaks, `HttpProcessingError` for what is no HTTP.
         """
         assert self.transport is not None
-        self._head = self._loop.create_future()
+        mine = self._head = self._loop.create_future()
         self._read = self._read_head
         if body:
             self.transport.writelines((head, body))
         else:
             self.transport.write(head)
+        # An answer that came in one piece is over before who asked for it runs again, and by then another may ask here.
         try:
-            return await self._head
+            return await mine
         except BaseException:  # cancelled or not, nothing of it may run on
-            self.shut()
+            if self._head is mine:
+                self.shut()
             raise
         finally:
-            self._head = None
+            if self._head is mine:
+                self._head = None
 
     def drop(self, content: Content | StreamReader) -> None:
         """Close the connection if it still brings that body."""

@@ -265,3 +265,34 @@ async def test_closing_ends_what_runs() -> None:
         wire.close()
         with pytest.raises(aiohttp.ClientConnectionError):
             await answer.content.readany()
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_connection_may_be_taken_again_before_who_had_it_runs(cancelled: bool) -> None:
+    """An answer that comes in one piece is over at once; another request that is ready then goes out first."""
+    whole = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    async with scripted([], [whole]) as script, wired(script) as wire:
+        first = spawn(wire.ask(HEAD, b"{}"), name="first")
+        await script.asked.wait()
+        ready = asyncio.Event()
+
+        async def later() -> bytes:
+            await ready.wait()
+            async with await wire.ask(HEAD, b"{}") as answer:
+                return await answer.read()
+
+        second = spawn(later(), name="second")
+        await asyncio.sleep(0)
+        (link,) = wire._links
+        ready.set()
+        link.data_received(whole)
+        if cancelled:
+            first.cancel()
+        async with asyncio.timeout(5):
+            assert await second == b"ok"
+            if cancelled:
+                with pytest.raises(asyncio.CancelledError):
+                    await first
+            else:
+                assert await (await first).read() == b"ok"
+        assert script.connections == 1
