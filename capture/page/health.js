@@ -54,13 +54,12 @@ export function verdict(overview) {
   const worst = findingsIn(overview)[0]?.level;
   const bad = overview.trouble ?? 0;
   const stale = overview.stale ?? 0;
-  const soon = stale ? ` ${count(stale, "is", "are")} still to be read.` : "";
   const all = count(overview.rollouts, "rollout");
-  if (bad === 0 && worst !== "error" && worst !== "warn") return stale ? { level: "none", text: `${all}: nothing wrong so far.${soon}` } : { level: "good", text: `All is well with ${all}.` };
+  if (bad === 0 && worst !== "error" && worst !== "warn") return stale ? { level: "none", text: `${all}: nothing wrong so far.` } : { level: "good", text: `All is well with ${all}.` };
   const level = worst === "error" || overview.no_calls > 0 || overview.incomplete > 0 ? "error" : "warn";
-  if (bad === 0) return { level, text: `${all}; see what was found.${soon}` };
-  if (bad === overview.rollouts) return { level, text: `${bad === 1 ? "The only rollout needs a look." : `All ${all} need a look.`}${soon}` };
-  return { level, text: `${bad.toLocaleString("en-GB")} of ${all} ${bad === 1 ? "needs" : "need"} a look.${soon}` };
+  if (bad === 0) return { level, text: `${all}; see what was found.` };
+  if (bad === overview.rollouts) return { level, text: bad === 1 ? "The only rollout needs a look." : `All ${all} need a look.` };
+  return { level, text: `${bad.toLocaleString("en-GB")} of ${all} ${bad === 1 ? "needs" : "need"} a look.` };
 }
 
 /* Signs that are always there, each with what it filters by: [{key, label, n, level, title, patch}]. `patch` is null
@@ -81,6 +80,9 @@ export function signs(overview) {
 
 /* Codes that have a sign of their own. */
 export const SIGNED = new Set(["no_calls", "drift", "capture_incomplete", "limit_stop"]);
+
+/* How many rollouts are not yet in the numbers; null where all are. */
+export const unread = (overview) => (overview.stale ? `${count(overview.stale, "rollout is", "rollouts are")} still to be read` : null);
 
 /* "3 open, 2 calls running, 1,204 calls, 56k tokens sampled": what goes on. */
 export function bustle(overview, short) {

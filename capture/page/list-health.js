@@ -5,7 +5,7 @@
 
 import { fill, h, number, short } from "./dom.js";
 import { CODES } from "./codes.js";
-import { bustle, findingsIn, levelOf, MARK, rankOf, rewardWords, SIGNED, signs, TAG, verdict } from "./health.js";
+import { bustle, findingsIn, levelOf, MARK, rankOf, rewardWords, SIGNED, signs, unread, verdict } from "./health.js";
 
 /* onFilter(patch): a button was pressed; the patch sets what it stands for, or takes it back. */
 export function strip(onFilter) {
@@ -53,7 +53,8 @@ export function strip(onFilter) {
     line.textContent = said.text;
     line.dataset.level = said.level;
     const reward = rewardWords(overview.reward);
-    fill(going, h(reward.level === "warn" ? "strong.health-flat" : "span", reward.text), " · ", bustle(overview, short));
+    fill(going, unread(overview) ? h("strong", unread(overview), " · ") : null, h(reward.level === "warn" ? "strong.health-flat" : "span", reward.text), " · ", bustle(overview, short));
+    going.title = going.textContent;
     for (const sign of signs(overview)) show(entry(`sign ${sign.key}`, signList, null, sign), sign.n, sign.level);
     const found = findingsIn(overview).filter((each) => !SIGNED.has(each.code));
     for (const each of found) {

@@ -178,8 +178,15 @@ function cells(row, chosen) {
     cell("reward", row.reward === null ? h("span.quiet", "–") : decimal(row.reward, 3).replace(/\.?0+$/, "")),
     cell("drift", !drift || drift.transitions === 0 ? h("span.quiet", "–") : h(drift.drifted ? "span" : "span.quiet", `${drift.drifted} / ${drift.transitions}`)),
     cell("found", tags(row)),
-    cell("when", moment(row.created_at)),
+    cell("when", begun(row)),
   ];
+}
+
+/* A day alone, where it is long ago: the column is narrow, and the title says the whole. */
+function begun(row) {
+  const shown = moment(row.created_at);
+  if (shown.textContent.includes(":")) shown.textContent = row.created_at.slice(0, 10);
+  return shown;
 }
 
 function state(row) {
