@@ -314,7 +314,11 @@ class Wire:
             if link.usable and link.idle_since > since:
                 return await link.ask(head, body)
             link.shut()
-        return await (await self._connect()).ask(head, body)
+        link = await self._connect()
+        if not link.usable:
+            # Closed again before we ran: by an engine that is full, or something else that listens there.
+            raise aiohttp.ServerDisconnectedError
+        return await link.ask(head, body)
 
     def close(self) -> None:
         """Close all connections."""

@@ -296,3 +296,17 @@ async def test_a_connection_may_be_taken_again_before_who_had_it_runs(cancelled:
             else:
                 assert await (await first).read() == b"ok"
         assert script.connections == 1
+
+
+async def test_a_connection_that_closes_as_it_opens_is_an_error_that_can_be_told(monkeypatch) -> None:
+    async with scripted() as script, wired(script) as wire:
+        connect = wire._connect
+
+        async def closing():
+            link = await connect()
+            link.shut()
+            return link
+
+        monkeypatch.setattr(wire, "_connect", closing)
+        with pytest.raises(aiohttp.ServerDisconnectedError):
+            await wire.ask(HEAD, b"{}")
