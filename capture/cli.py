@@ -135,7 +135,7 @@ class _Parser(argparse.ArgumentParser):
         # argparse names all choices, which for a verb is a list of words; the nearest says more.
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
-            what = "/".join(action.option_strings) or "verb"
+            what = "/".join(action.option_strings) or str(action.metavar or "verb").lower()
             raise UsageError(
                 f"{what}: {value!r} is none of {', '.join(known)}{nearest(str(value), known)}",
                 hint=f"{self.prog} --help says more",

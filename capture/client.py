@@ -132,7 +132,8 @@ class Client:
         hint = "is `treering serve` running there? --url names its control plane"
         if isinstance(error, ssl.SSLError):
             hint = "if its certificate is one of your own, name it: --tls-cert FILE"
-        return UsageError(f"no answer from {self.url}: {error or type(error).__name__}", hint=hint)
+        why = (error.strerror if isinstance(error, OSError) else None) or error or type(error).__name__
+        return UsageError(f"no answer from {self.url}: {why}", hint=hint)
 
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
         if not self._tls:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import platform
 import resource
 import shutil
-import socket
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 import apsw
 
-from capture import database
+from capture import addresses, database
 from capture.checks import Check
 from capture.checks import fail as _fail
 from capture.checks import ok as _ok
@@ -39,6 +39,7 @@ from capture.settings import Settings, is_loopback, key_path, parse_address, sto
 from capture.store.base import FORMAT_VERSION
 from capture.tunnel_trial import attempt
 from capture.upstream import Engine, whole
+from capture.version import version
 from tunnel.errors import SpecError, TunnelError
 from tunnel.spec import parse
 
@@ -58,14 +59,24 @@ DESCRIPTORS = 4_096
 """Two a call in flight (agent and engine), for two thousand at once."""
 
 
+_UNREACHED = "does it run, is this its address, does its log say more? --proxy-from-env asks it through a proxy"
+
+
 async def examine(settings: Settings) -> list[Check]:
     """Make all checks, in the order in which to mend what they find."""
-    checks = []
-    for check in (_keys, _exposure, _descriptors, _limits, _listeners, _store):
+    checks = [_itself()]
+    for check in (_keys, _exposure, _descriptors, _limits):
         checks += check(settings)
+    checks += await addresses.look(settings)
+    checks += _store(settings)
     if store_path(settings.store) is None:
         checks += await database.look(settings.store)
     return checks + await _engines(settings) + await _tunnels(settings)
+
+
+def _itself() -> Check:
+    """Say what is looked at: whoever is shown all this asks that first."""
+    return _ok("treering", f"{version()}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
 
 
 def _keys(settings: Settings) -> list[Check]:
@@ -134,34 +145,6 @@ def _limits(settings: Settings) -> list[Check]:
     return [_ok("limits", told)]
 
 
-def _listeners(settings: Settings) -> list[Check]:
-    """Are the two addresses free?"""
-    checks = []
-    for name, flag, address in (
-        ("agents' address", "--listen", settings.listen),
-        ("control address", "--admin-listen", settings.admin_listen),
-    ):
-        host, port = parse_address(address)
-        try:
-            _bind(host, port)
-        except OSError as error:
-            why = error.strerror or str(error)
-            checks.append(
-                _warn(name, f"{address}: {why}", f"if no Treering of yours runs there, choose another {flag}")
-            )
-        else:
-            checks.append(_ok(name, f"{address} is free"))
-    return checks
-
-
-def _bind(host: str, port: int) -> None:
-    family, kind, proto, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, kind, proto) as probe_:
-        # As the listener itself does: a port whose last connections still linger is free.
-        probe_.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe_.bind(where)
-
-
 def _store(settings: Settings) -> list[Check]:
     """Can the store be written, is there space, is it of a version that we know?"""
     path = store_path(settings.store)
@@ -221,7 +204,9 @@ async def _engine(settings: Settings, kind: str, where: str | None) -> list[Chec
         async with asyncio.timeout(ENGINE_S):
             return await _answers(engine, settings)
     except TreeringError as error:
-        return [_fail("engine", error.message, error.hint)]
+        # Its own hint is to ask the doctor.
+        todo = _UNREACHED if error.code == "engine_unreachable" else error.hint
+        return [_fail("engine", error.message, todo)]
     except TimeoutError:
         return [_fail("engine", f"{where} took longer than {ENGINE_S:g} s", "look at its log and its load")]
     finally:

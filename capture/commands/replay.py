@@ -70,6 +70,9 @@ def _drawn(asked: dict[str, Any]) -> bytes:
         )
     except ValueError as error:
         raise UsageError(f"--kind: {error}", hint="docs/replay.md has the kinds of points") from error
+    if not Path(asked["from"]).is_dir():
+        hint = "save rollouts there first: treering replay ID --save FOLDER/FILE.jsonl"
+        raise UsageError(f"--from: there is no folder {asked['from']}", hint=hint)
     buffer = saved_rollouts.Buffer(Path(asked["from"]), filter=filter_)
     return msgspec.json.encode(resume.form(buffer.draw(asked["group"], instruction=asked["instruction"])))
 
