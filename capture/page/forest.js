@@ -13,7 +13,10 @@ const ROW = 30;
 const LANE = 16;
 /* Of the drawing, in pixels: with more lanes they stand closer. */
 const WIDEST = 260;
-const HEADERS = [["Forest", "lanes"], ["Call"], ["Role"], ["Hangs on"], ["Prompt", "number"], ["Sampled", "number"], ["Finish"], ["Status"], ["Began", "number"], ["First token", "number"], ["Took", "number"], ["Notes"]];
+/* Columns have a width, so that none moves when a row comes. */
+const HEADERS = [["Forest", "lanes"], ["Call", "", 58], ["Role", "", 136], ["Hangs on", "", 246], ["Prompt", "number", 74], ["Sampled", "number", 74], ["Finish", "", 84], ["Status", "", 106], ["Began", "number", 82], ["First token", "number", 90], ["Took", "number", 74], ["Notes"]];
+/* Rows that are there at once; more than a screen has. The rest are made behind the first sight. */
+const FIRST = 40;
 
 export class Forest {
   constructor(id, { onSelect = () => {} } = {}) {
@@ -21,31 +24,45 @@ export class Forest {
     this.rows = new Map();
     this.order = [];
     this.selected = null;
+    this.pending = null;
     this.onSelect = onSelect;
     this.drawing = svg("svg", { class: "forest-drawing", role: "img", focusable: "false" });
     this.body = h("tbody", { onclick: (event) => this.#clicked(event), onfocusin: (event) => this.#focused(event) });
     this.table = h("table.forest-table",
       h("caption.hidden", "Calls in order of arrival"),
+      h("colgroup", HEADERS.map(([, kind, width]) => h("col", { class: kind || null, style: width ? { width: `${width}px` } : {} }))),
       h("thead", h("tr", HEADERS.map(([name, kind]) => h("th", { scope: "col", class: kind || null }, name)))),
       this.body);
     this.holder = h("div.forest-holder", this.table, this.drawing);
     this.element = h("div.forest.wide", { role: "region", "aria-label": "Forest of calls", tabindex: "0" }, this.holder);
   }
 
-  /* Shows a graph; returns how many rows were made. */
+  /* Shows a graph. */
   update(graph) {
+    const first = this.rows.size === 0 && graph.calls.length > FIRST * 2;
+    this.#show(graph, first ? FIRST : Infinity);
+    if (first) requestAnimationFrame(() => setTimeout(() => this.#rest()));
+  }
+
+  /* Makes the rows that are still to come. */
+  #rest() {
+    if (this.pending) this.#show(this.pending, Infinity);
+  }
+
+  #show(graph, most) {
+    this.pending = most === Infinity ? null : graph;
     const conversations = new Map(graph.conversations.map((each) => [each.n, each]));
     const kept = new Set(graph.forks.map((fork) => fork.kept).filter((n) => n !== null));
     const calls = [...graph.calls].sort((a, b) => a.n - b.n);
-    const first = calls.length ? Date.parse(calls[0].started_at) : 0;
+    const began = calls.length ? Date.parse(calls[0].started_at) : 0;
     const drawn = lanes(calls, kept);
     const { scrollTop, scrollHeight, clientHeight } = this.element;
     const atEnd = this.order.length > 0 && scrollHeight > clientHeight && scrollTop + clientHeight >= scrollHeight - ROW;
-    let made = 0;
+    const shown = calls.slice(0, most);
     const elements = [];
-    for (const call of calls) {
+    for (const call of shown) {
       const conversation = conversations.get(call.conversation);
-      const key = JSON.stringify([call, conversation?.role, conversation?.kind, conversation?.parent_call, kept.has(call.n), first]);
+      const key = JSON.stringify([call, conversation?.role, conversation?.kind, conversation?.parent_call, kept.has(call.n), began]);
       const held = this.rows.get(call.n);
       if (held?.key === key) {
         elements.push(held.element);
@@ -53,35 +70,34 @@ export class Forest {
       }
       const element = held?.element ?? h("tr", { dataset: { n: call.n } });
       const focused = element.contains(document.activeElement);
-      fill(element, this.#cells(call, conversation, conversations, kept, first));
+      fill(element, this.#cells(call, conversation, conversations, kept, began));
       element.classList.toggle("discarded", call.discarded);
       this.rows.set(call.n, { key, element, call });
       elements.push(element);
       if (focused) element.querySelector("a").focus({ preventScroll: true });
-      made += 1;
     }
-    this.order = calls.map((call) => call.n);
-    /* Rows are appended alone where nothing else changed, so that what has the focus keeps it. */
+    this.order = shown.map((call) => call.n);
     const known = new Set(this.order);
     for (const [n, row] of this.rows) {
       if (known.has(n)) continue;
       row.element.remove();
       this.rows.delete(n);
     }
+    /* What stands in its place stays there, so that what has the focus keeps it. */
     let before = this.body.firstChild;
     for (const element of elements) {
       if (element === before) before = before.nextSibling;
       else this.body.insertBefore(element, before);
     }
-    this.#draw(graph, calls, conversations, drawn);
+    this.#draw(graph, calls, conversations, drawn, most);
     if (this.selected !== null) this.#mark(this.selected);
     /* Who looks at the newest call goes on doing so. */
     if (atEnd) this.element.scrollTop = this.element.scrollHeight;
-    return made;
   }
 
   /* Chooses a call, as the keys do. */
   select(n, { focus = true } = {}) {
+    if (!this.rows.has(n)) this.#rest();
     const row = this.rows.get(n);
     if (!row) return;
     this.#mark(n);
@@ -91,6 +107,7 @@ export class Forest {
   }
 
   step(by) {
+    this.#rest();
     if (!this.order.length) return;
     const at = this.selected === null ? (by > 0 ? -1 : this.order.length) : this.order.indexOf(this.selected);
     this.select(this.order[Math.max(0, Math.min(this.order.length - 1, at + by))]);
@@ -98,6 +115,7 @@ export class Forest {
 
   /* To the next call that is worth a look: one that parts from its parent, forks, or did not end well. */
   next(by) {
+    this.#rest();
     const at = this.selected === null ? (by > 0 ? -1 : this.order.length) : this.order.indexOf(this.selected);
     for (let i = at + by; i >= 0 && i < this.order.length; i += by) {
       const { call } = this.rows.get(this.order[i]);
@@ -147,7 +165,7 @@ export class Forest {
       h("td.lanes"),
       h("th.call", { scope: "row" }, h("a", { href: to("rollouts", this.id, "calls", call.n), "aria-label": `Call ${call.n}, ${said}, ${status}` }, `#${call.n}`)),
       h("td", h("span", { class: `role-${role}`, title: ROLE[role] }, said)),
-      h("td.hangs", { class: `link-${call.link}`, title: LINK[call.link] || "" }, call.link === "drift" || call.link === "compaction"
+      h("td.hangs", { class: `link-${call.link}`, title: `${hangs}: ${LINK[call.link] || ""}` }, call.link === "drift" || call.link === "compaction"
         ? h("a", { href: to("rollouts", this.id, "tokens", call.n, call.drift ? { at: call.drift.at } : {}), "aria-label": `Tokens of call ${call.n} at its break: ${hangs}` }, hangs)
         : hangs, call.parent === null || call.parent === undefined ? null : h("span.quiet", ` on #${call.parent}`)),
       h("td.number", number(call.n_prompt)),
@@ -157,26 +175,27 @@ export class Forest {
       h("td.number", began),
       h("td.number", span(call.first_token_ms)),
       h("td.number", span(call.ended_ms)),
-      h("td.notes-of", { title: call.fork ? FORK[call.fork] : null }, notes.join(" · ")),
+      h("td.notes-of", { title: notes.length ? [notes.join(" · "), call.fork ? FORK[call.fork] : null].filter(Boolean).join(": ") : null }, notes.join(" · ")),
     ];
   }
 
-  #draw(graph, calls, conversations, { rows, edges, width }) {
+  #draw(graph, calls, conversations, { rows, edges, width }, most) {
     const step = width > 1 ? Math.min(LANE, (WIDEST - LANE) / (width - 1)) : LANE;
-    const across = Math.ceil((Math.max(1, width) - 1) * step + LANE + 8);
+    const across = Math.max(60, Math.ceil((Math.max(1, width) - 1) * step + LANE + 8));
     this.holder.style.setProperty("--lanes", `${across}px`);
     const at = new Map(rows.map(({ n, lane }, i) => [n, { x: LANE / 2 + 4 + lane * step, y: i * ROW + ROW / 2 }]));
     const by = new Map(calls.map((call) => [call.n, call]));
     const colour = (n) => `role-${roleOf(by.get(n), conversations)[0]}`;
-    const lines = edges.map((edge) => this.#edge(edge, at, colour(edge.to), by.get(edge.to)));
-    const dotted = ties(graph).map((tie) => {
+    const there = (n) => at.get(n).y < most * ROW;
+    const lines = edges.filter((edge) => there(edge.from)).map((edge) => this.#edge(edge, at, colour(edge.to), by.get(edge.to)));
+    const dotted = ties(graph).filter((tie) => there(tie.from)).map((tie) => {
       const from = at.get(tie.from);
       const end = at.get(tie.to);
       const bend = from.x === end.x ? 10 : 0;
       return svg("path", { class: `tie ${colour(tie.to)}`, d: `M${from.x},${from.y} C${from.x + bend},${from.y + ROW * 0.8} ${end.x + bend},${end.y - ROW * 0.8} ${end.x},${end.y}` });
     });
-    const nodes = calls.map((call) => node(call, at.get(call.n), colour(call.n)));
-    const height = calls.length * ROW;
+    const nodes = calls.filter((call) => there(call.n)).map((call) => node(call, at.get(call.n), colour(call.n)));
+    const height = Math.min(calls.length, most) * ROW;
     this.drawing.setAttribute("width", across);
     this.drawing.setAttribute("height", Math.max(height, 1));
     this.drawing.setAttribute("viewBox", `0 0 ${across} ${Math.max(height, 1)}`);

@@ -88,7 +88,7 @@ export async function show(root, { id, n: given }, ctx) {
       h("form.row", { onsubmit: (event) => { event.preventDefault(); if (field.value !== "") go(Number(field.value)); } }, field, h("button", { type: "submit" }, "Go to position")),
       button("Start", 0), own.total > own.nPrompt ? button("Reply", own.nPrompt) : null,
       breakAt === null ? null : button("Break", breakAt),
-      call.parent === null ? null : h("a.button", { href: to("rollouts", id, "tokens", n, { at: Number.isInteger(asked) ? asked : null, beside: beside ? 0 : 1 }), }, beside ? "Without its parent" : `Beside parent #${call.parent}`), breaks),
+      call.parent === null ? null : h("a.button", { href: to("rollouts", id, "tokens", n, { at: Number.isInteger(asked) ? asked : null, beside: beside ? 0 : 1 }) }, beside ? "Without its parent" : `Beside parent #${call.parent}`), breaks),
     sides.length > 1 ? h("div.token-sides", { "aria-hidden": "true" }, sides.map((each) => h("strong", each.name))) : null,
     grid.element, detail, legend(sides.length > 1, sides.some((each) => each.total > each.nPrompt)));
   grid.element.focus({ preventScroll: true });
