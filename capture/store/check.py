@@ -263,9 +263,10 @@ class _Look:
         """
         row = query.first(
             self._db,
-            "SELECT summary.version, rollout.version, rollout.state, summary.reward, record, calls, data,"
+            "SELECT summary.version, rollout.version, rollout.state, summary.reward, record, calls, data, current,"
             " (SELECT count(*) FROM call WHERE call.rollout = rollout.key)"
-            " FROM summary JOIN rollout ON rollout.key = summary.rollout WHERE rollout.key = ?",
+            " FROM summary JOIN rollout ON rollout.key = summary.rollout"
+            " LEFT JOIN summary_text ON summary_text.rollout = rollout.key WHERE rollout.key = ?",
             (key,),
         )
         found: dict[str, int] = dict(
@@ -275,7 +276,7 @@ class _Look:
             if found:
                 yield Fault(code="summary_wrong", message="it has findings and no summary", rollout=name)
             return
-        version, present, state, reward, record, calls, data, n_calls = row
+        version, present, state, reward, record, calls, data, current, n_calls = row
         try:
             told = json.loads(data)
             of = (told["id"], told["health"]["findings"], told["n_calls"], told["reward"])
@@ -283,7 +284,9 @@ class _Look:
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             yield Fault(code="summary_wrong", message=f"its summary can't be read: {_said(error)}", rollout=name)
             return
-        if version > present or of != (name, found, calls, reward):
+        if state == "closed" and current != (version == present):
+            yield Fault(code="summary_wrong", message=f"its summary says current {current}", rollout=name)
+        elif version > present or of != (name, found, calls, reward):
             yield Fault(code="summary_wrong", message="its summary disagrees with its own columns", rollout=name)
         elif version == present and now[0] != now[1]:
             yield Fault(code="summary_wrong", message=f"its summary says {now[0]}, it says {now[1]}", rollout=name)

@@ -232,18 +232,25 @@ END;
 """
 
 # 4 → 5. What a rollout's graph said at one version of it, so that a list of many needs no graph. Whoever has the
-# version of the rollout itself beside it knows whether it still holds, so it is never brought up to date here.
+# version of the rollout itself beside it knows whether it still holds. Sums go over narrow rows alone, so what a list
+# shows lies in a table of its own, and an index has all that they need of a rollout; for the same reason a closed
+# rollout's summary says of itself whether it is current (an open one's is not asked: it costs each call a look).
 _FIFTH = """
 CREATE TABLE summary (
   rollout INTEGER PRIMARY KEY REFERENCES rollout ON DELETE CASCADE,
   version INTEGER NOT NULL,
+  current INTEGER NOT NULL,
   trouble INTEGER NOT NULL,
   incomplete INTEGER NOT NULL,
   stopped INTEGER NOT NULL,
   drifted INTEGER NOT NULL,
   calls INTEGER NOT NULL,
   sampled_tokens INTEGER NOT NULL,
-  reward REAL,
+  reward REAL
+);
+
+CREATE TABLE summary_text (
+  rollout INTEGER PRIMARY KEY REFERENCES rollout ON DELETE CASCADE,
   until TEXT,
   deadline_s REAL,
   words TEXT NOT NULL,
@@ -258,6 +265,12 @@ CREATE TABLE summary_finding (
   PRIMARY KEY (code, rollout)
 ) WITHOUT ROWID;
 CREATE INDEX summary_finding_rollout ON summary_finding (rollout);
+
+CREATE INDEX rollout_created ON rollout (created, state, "group");
+
+CREATE TRIGGER summary_behind AFTER UPDATE OF version ON rollout WHEN new.state = 'closed' BEGIN
+  UPDATE summary SET current = 0 WHERE rollout = new.key AND current = 1;
+END;
 """
 
 STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)

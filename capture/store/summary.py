@@ -163,15 +163,18 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     # Text as a column of groups and labels has it, and back.
     spelt: Callable[[str], str]
     told: Callable[[str], str]
+    # A condition on a key: it is one of many, which are one value.
+    among: str
     # A subquery with a row `rollout` for each call that runs.
     running: str
 
 
 STALE = "summary.version IS DISTINCT FROM rollout.version"
-"""Of a row of `FROM`: there is no summary of its rollout's present version."""
+"""Of a row of `_FROM`: there is no summary of its rollout's present version."""
 
 # What stands in braces is put in below: column names, conditions of `Asked`, and the holders of bound values.
 _FROM = " FROM rollout LEFT JOIN summary ON summary.rollout = rollout.key"
+_TEXT = " LEFT JOIN summary_text ON summary_text.rollout = rollout.key"
 _LABELLED = (
     "EXISTS (SELECT 1 FROM label WHERE label.rollout = rollout.key AND label.name = {name} AND label.value = {value})"
 )
@@ -179,10 +182,12 @@ _FOUND = "EXISTS (SELECT 1 FROM summary_finding AS one WHERE one.rollout = rollo
 _SHEET = (
     "SELECT rollout.{column}, rollout.id, "
     + STALE
-    + ", summary.data, summary.until, summary.deadline_s"
+    + ", summary_text.data, summary_text.until, summary_text.deadline_s"
     + _FROM
+    + _TEXT
     + " WHERE {where} ORDER BY rollout.{column} {way} LIMIT {limit}"
 )
+_WANTED = "SELECT rollout.key" + _FROM + "{text} WHERE {where}"
 _SUMS = (
     "SELECT count(*), count(*) FILTER (WHERE rollout.state = 'open'),"
     " count(*) FILTER (WHERE rollout.state = 'closed' AND summary.calls = 0),"
@@ -191,32 +196,26 @@ _SUMS = (
     " count(*) FILTER (WHERE summary.drifted > 0), count(*) FILTER (WHERE summary.trouble),"
     " avg(summary.reward), min(summary.reward), max(summary.reward),"
     " CAST(coalesce(sum(summary.calls), 0) AS bigint), CAST(coalesce(sum(summary.sampled_tokens), 0) AS bigint),"
-    " count(*) FILTER (WHERE " + STALE + ")" + _FROM + " WHERE {where}"
+    " count(*) FILTER (WHERE rollout.state = 'closed' AND summary.current IS NOT TRUE)" + _FROM + "{where}"
 )
-_RUNNING = (
-    "SELECT count(*) FROM ({running}) AS runs JOIN rollout ON rollout.key = runs.rollout"
-    " LEFT JOIN summary ON summary.rollout = rollout.key WHERE {where}"
-)
+_RUNNING = "SELECT count(*) FROM ({running}) AS runs{where}"
 _FINDINGS = (
-    "SELECT found.code, max(found.level), count(*), CAST(sum(found.n) AS bigint) FROM summary_finding AS found"
-    " {joined} WHERE {where} GROUP BY found.code ORDER BY 2 DESC, 3 DESC, 1"
+    "SELECT code, max(level), count(*), CAST(sum(n) AS bigint) FROM summary_finding{where}"
+    " GROUP BY code ORDER BY 2 DESC, 3 DESC, 1"
 )
-_JOINED = "JOIN rollout ON rollout.key = found.rollout LEFT JOIN summary ON summary.rollout = rollout.key"
 _GROUPS = (
     "SELECT rollout.\"group\", count(*), count(*) FILTER (WHERE rollout.state = 'open'),"
     " count(*) FILTER (WHERE summary.trouble), avg(summary.reward)"
     + _FROM
-    + ' WHERE {where} AND rollout."group" IS NOT NULL GROUP BY rollout."group"'
-    " ORDER BY max(rollout.created) DESC LIMIT {limit}"
+    + '{where} GROUP BY rollout."group" ORDER BY max(rollout.created) DESC LIMIT {limit}'
 )
-# Closed ones first: those that run are behind again a moment later.
-_BEHIND = (
+# Closed ones say so themselves; of the others there are few, and their versions are compared.
+_CLOSED_BEHIND = (
     "SELECT rollout.id"
     + _FROM
-    + " WHERE {where} AND "
-    + STALE
-    + " ORDER BY rollout.state, rollout.created DESC LIMIT {limit}"
+    + " WHERE rollout.state = 'closed' AND summary.current IS NOT TRUE ORDER BY rollout.created DESC LIMIT {limit}"
 )
+_OPEN_BEHIND = "SELECT rollout.id" + _FROM + "{where} ORDER BY rollout.created DESC"
 _LABELS = (
     "SELECT name, value FROM (SELECT name, value, row_number() OVER (PARTITION BY name ORDER BY value) AS at"
     " FROM (SELECT DISTINCT name, value FROM label) AS known) AS counted WHERE at <= {limit} ORDER BY name, value"
@@ -263,7 +262,7 @@ class Asked:
             )
         if look.text is not None:
             wanted = plain(look.text).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-            out.append(f"summary.words LIKE {self.bound(f'%{wanted}%')} ESCAPE '\\'")
+            out.append(f"summary_text.words LIKE {self.bound(f'%{wanted}%')} ESCAPE '\\'")
         if look.finding is not None:
             out.append(_FOUND.format(code=self.bound(plain(look.finding))))
         return out
@@ -315,25 +314,40 @@ def place(look: Look) -> int:
     return int(at)
 
 
-def overview(look: Look, dialect: Dialect) -> dict[str, tuple[str, list[Any]]]:
-    """Return the statements of an overview, with their values, by what they give; `summed` takes their rows."""
+def wanted(look: Look, dialect: Dialect) -> tuple[str, list[Any]] | None:
+    """Return the statement, with its values, for the keys of what an overview is of; None if that is all there is."""
+    asked = Asked(dialect)
+    where = [*asked.own(look), *asked.read(look)]
+    if not where:
+        return None
+    return _WANTED.format(text=_TEXT if look.text is not None else "", where=" AND ".join(where)), asked.values
+
+
+def overview(keys: Any, dialect: Dialect) -> dict[str, tuple[str, list[Any]]]:
+    """Return the statements of an overview, with their values, by what they give; `summed` takes their rows.
+
+    `keys` are those of the rollouts that it is of, as the dialect binds many values; None: it is of all.
+    """
     out: dict[str, tuple[str, list[Any]]] = {}
 
-    def ask(name: str, text: str, *, read: bool = True, limit: int = 0, **parts: str) -> None:
+    def ask(name: str, text: str, key: str, *conditions: str, limit: int = 0, **parts: str) -> None:
         asked = Asked(dialect)
-        where = " AND ".join([*asked.own(look), *(asked.read(look) if read else ())])
+        where = (
+            [*conditions] if keys is None else [f"{key} {dialect.among.format(keys=asked.bound(keys))}", *conditions]
+        )
+        parts["where"] = f" WHERE {' AND '.join(where)}" if where else ""
         if limit:
             parts["limit"] = asked.bound(limit)
-        # Without conditions there is nothing to look up beside the findings, which are most of the rows.
-        out[name] = text.format(where=where or "true", joined=_JOINED if where else "", **parts), asked.values
+        out[name] = text.format(**parts), asked.values
 
-    ask("sums", _SUMS)
-    ask("running", _RUNNING, running=dialect.running)
-    ask("findings", _FINDINGS)
-    ask("groups", _GROUPS, limit=MOST_GROUPS)
-    ask("behind", _BEHIND, read=False, limit=MOST_STALE)
-    asked = Asked(dialect)
-    out["labels"] = _LABELS.format(limit=asked.bound(MOST_VALUES)), asked.values
+    ask("sums", _SUMS, "rollout.key")
+    ask("running", _RUNNING, "runs.rollout", running=dialect.running)
+    ask("findings", _FINDINGS, "summary_finding.rollout")
+    ask("groups", _GROUPS, "rollout.key", 'rollout."group" IS NOT NULL', limit=MOST_GROUPS)
+    ask("open", _OPEN_BEHIND, "rollout.key", "rollout.state = 'open'", STALE)
+    for name, text, limit in (("closed", _CLOSED_BEHIND, MOST_STALE), ("labels", _LABELS, MOST_VALUES)):
+        asked = Asked(dialect)
+        out[name] = text.format(limit=asked.bound(limit)), asked.values
     return out
 
 
@@ -366,8 +380,8 @@ def summed(rows: dict[str, list[tuple[Any, ...]]], dialect: Dialect) -> Overview
             for name, count, some, ill, reward in rows["groups"]
         ),
         labels=tuple(Label(name=name, values=tuple(values)) for name, values in labels.items()),
-        stale=stale,
-        behind=tuple(name for (name,) in rows["behind"]),
+        stale=stale + len(rows["open"]),
+        behind=tuple(name for (name,) in [*rows["closed"], *rows["open"]][:MOST_STALE]),
     )
 
 

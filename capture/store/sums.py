@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import apsw
@@ -14,18 +15,18 @@ DIALECT = Dialect(
     holder=lambda n: f"?{n}",
     spelt=str,
     told=str,
+    among="IN (SELECT value FROM json_each({keys}))",
     running="SELECT rollout FROM arrival UNION ALL SELECT rollout FROM call WHERE status = 'running'",
 )
 
 _PUT = (
-    "INSERT INTO summary (rollout, version, trouble, incomplete, stopped, drifted, calls, sampled_tokens, reward,"
-    " until, deadline_s, words, data) SELECT key, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14"
+    "INSERT INTO summary (rollout, version, current, trouble, incomplete, stopped, drifted, calls, sampled_tokens,"
+    " reward) SELECT key, ?3, state = 'closed' AND version = ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10"
     " FROM rollout WHERE id = ?1 AND secret = ?2"
-    " ON CONFLICT (rollout) DO UPDATE SET version = excluded.version, trouble = excluded.trouble,"
-    " incomplete = excluded.incomplete, stopped = excluded.stopped, drifted = excluded.drifted, calls = excluded.calls,"
-    " sampled_tokens = excluded.sampled_tokens, reward = excluded.reward, until = excluded.until,"
-    " deadline_s = excluded.deadline_s, words = excluded.words, data = excluded.data"
-    " WHERE summary.version <= excluded.version RETURNING rollout"
+    " ON CONFLICT (rollout) DO UPDATE SET version = excluded.version, current = excluded.current,"
+    " trouble = excluded.trouble, incomplete = excluded.incomplete, stopped = excluded.stopped,"
+    " drifted = excluded.drifted, calls = excluded.calls, sampled_tokens = excluded.sampled_tokens,"
+    " reward = excluded.reward WHERE summary.version <= excluded.version RETURNING rollout"
 )
 
 
@@ -46,15 +47,15 @@ def put(db: apsw.Connection, made: Sequence[tuple[Entry, Summary]]) -> None:
                 one.calls,
                 one.sampled_tokens,
                 one.reward,
-                one.until,
-                one.deadline_s,
-                one.words,
-                one.row,
             ),
         )
         if row is None:
             continue
         (key,) = row
+        db.execute(
+            "INSERT OR REPLACE INTO summary_text (rollout, until, deadline_s, words, data) VALUES (?, ?, ?, ?, ?)",
+            (key, one.until, one.deadline_s, one.words, one.row),
+        )
         db.execute("DELETE FROM summary_finding WHERE rollout = ?", (key,))
         db.executemany(
             "INSERT INTO summary_finding (rollout, code, level, n) VALUES (?, ?, ?, ?)",
@@ -70,6 +71,9 @@ def sheet(db: apsw.Connection, look: Look) -> Sheet:
 
 def overview(db: apsw.Connection, look: Look) -> Overview:
     """Return the sums over what is looked for."""
-    statements = summary.overview(look, DIALECT)
+    keys: list[int] | None = None
+    if (wanted := summary.wanted(look, DIALECT)) is not None:
+        keys = [key for (key,) in query.every(db, *wanted)]
+    statements = summary.overview(None if keys is None else json.dumps(keys), DIALECT)
     rows = {name: query.every(db, text, values) for name, (text, values) in statements.items()}
     return summary.summed(rows, DIALECT)

@@ -297,13 +297,18 @@ _FOURTH = """
 CREATE TABLE summary (
   rollout bigint PRIMARY KEY REFERENCES rollout ON DELETE CASCADE,
   version bigint NOT NULL,
+  current boolean NOT NULL,
   trouble boolean NOT NULL,
   incomplete boolean NOT NULL,
   stopped boolean NOT NULL,
   drifted integer NOT NULL,
   calls integer NOT NULL,
   sampled_tokens bigint NOT NULL,
-  reward double precision,
+  reward double precision
+);
+
+CREATE TABLE summary_text (
+  rollout bigint PRIMARY KEY REFERENCES rollout ON DELETE CASCADE,
   until text COLLATE "C",
   deadline_s double precision,
   words text NOT NULL,
@@ -318,6 +323,15 @@ CREATE TABLE summary_finding (
   PRIMARY KEY (code, rollout)
 );
 CREATE INDEX summary_finding_rollout ON summary_finding (rollout);
+
+CREATE FUNCTION leave_behind() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE treering.summary SET current = false WHERE rollout = new.key AND current;
+  RETURN NULL;
+END
+$$;
+CREATE TRIGGER summary_behind AFTER UPDATE OF version ON rollout FOR EACH ROW
+  WHEN (new.state = 'closed') EXECUTE FUNCTION leave_behind();
 """
 
 STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)

@@ -15,19 +15,23 @@ DIALECT = Dialect(
     # As JSON spells it, without the quotes; see `rollouts`.
     spelt=lambda text: json.dumps(text)[1:-1],
     told=lambda text: str(json.loads(f'"{text}"')),
+    among="= ANY({keys}::bigint[])",
     running="SELECT rollout FROM running",
 )
 
 _PUT = (
-    "INSERT INTO summary (rollout, version, trouble, incomplete, stopped, drifted, calls, sampled_tokens, reward,"
-    " until, deadline_s, words, data) SELECT key, $3::bigint, $4::boolean, $5::boolean, $6::boolean, $7::integer,"
-    " $8::integer, $9::bigint, $10::double precision, $11::text, $12::double precision, $13::text, $14::bytea"
-    " FROM rollout WHERE id = $1 AND secret = $2"
-    " ON CONFLICT (rollout) DO UPDATE SET version = excluded.version, trouble = excluded.trouble,"
-    " incomplete = excluded.incomplete, stopped = excluded.stopped, drifted = excluded.drifted, calls = excluded.calls,"
-    " sampled_tokens = excluded.sampled_tokens, reward = excluded.reward, until = excluded.until,"
-    " deadline_s = excluded.deadline_s, words = excluded.words, data = excluded.data"
-    " WHERE summary.version <= excluded.version RETURNING rollout"
+    "INSERT INTO summary (rollout, version, current, trouble, incomplete, stopped, drifted, calls, sampled_tokens,"
+    " reward) SELECT key, $3::bigint, state = 'closed' AND version = $3::bigint, $4::boolean, $5::boolean,"
+    " $6::boolean, $7::integer, $8::integer, $9::bigint, $10::double precision FROM rollout WHERE id = $1 AND secret = $2"
+    " ON CONFLICT (rollout) DO UPDATE SET version = excluded.version, current = excluded.current,"
+    " trouble = excluded.trouble, incomplete = excluded.incomplete, stopped = excluded.stopped,"
+    " drifted = excluded.drifted, calls = excluded.calls, sampled_tokens = excluded.sampled_tokens,"
+    " reward = excluded.reward WHERE summary.version <= excluded.version RETURNING rollout"
+)
+_PUT_TEXT = (
+    "INSERT INTO summary_text (rollout, until, deadline_s, words, data) VALUES ($1, $2, $3, $4, $5)"
+    " ON CONFLICT (rollout) DO UPDATE SET until = excluded.until, deadline_s = excluded.deadline_s,"
+    " words = excluded.words, data = excluded.data"
 )
 
 
@@ -47,13 +51,10 @@ async def put(db: Connection, made: Sequence[tuple[Entry, Summary]]) -> None:
             one.calls,
             one.sampled_tokens,
             one.reward,
-            one.until,
-            one.deadline_s,
-            one.words,
-            one.row,
         )
         if key is None:
             continue
+        await db.execute(_PUT_TEXT, key, one.until, one.deadline_s, one.words, one.row)
         await db.execute("DELETE FROM summary_finding WHERE rollout = $1", key)
         await db.execute(
             "INSERT INTO summary_finding (rollout, code, level, n)"
@@ -71,7 +72,11 @@ async def sheet(db: Connection, look: Look) -> Sheet:
 
 async def overview(db: Connection, look: Look) -> Overview:
     """Return the sums over what is looked for, in a transaction that sees one moment."""
+    keys: list[int] | None = None
+    if (wanted := summary.wanted(look, DIALECT)) is not None:
+        text, values = wanted
+        keys = [row[0] for row in await db.fetch(text, *values)]
     rows = {}
-    for name, (text, values) in summary.overview(look, DIALECT).items():
+    for name, (text, values) in summary.overview(keys, DIALECT).items():
         rows[name] = [tuple(row) for row in await db.fetch(text, *values)]
     return summary.summed(rows, DIALECT)

@@ -51,6 +51,14 @@ BEGIN
   RETURN NEXT;
 END
 $$;
+CREATE FUNCTION treering.leave_behind() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+  UPDATE treering.summary SET current = false WHERE rollout = new.key AND current;
+  RETURN NULL;
+END
+$$;
 CREATE FUNCTION treering.tell_call() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -265,23 +273,27 @@ CREATE TABLE treering.state (
 CREATE TABLE treering.summary (
     rollout bigint NOT NULL,
     version bigint NOT NULL,
+    current boolean NOT NULL,
     trouble boolean NOT NULL,
     incomplete boolean NOT NULL,
     stopped boolean NOT NULL,
     drifted integer NOT NULL,
     calls integer NOT NULL,
     sampled_tokens bigint NOT NULL,
-    reward double precision,
-    until text COLLATE pg_catalog."C",
-    deadline_s double precision,
-    words text NOT NULL,
-    data bytea NOT NULL
+    reward double precision
 );
 CREATE TABLE treering.summary_finding (
     code text NOT NULL COLLATE pg_catalog."C",
     rollout bigint NOT NULL,
     level smallint NOT NULL,
     n integer NOT NULL
+);
+CREATE TABLE treering.summary_text (
+    rollout bigint NOT NULL,
+    until text COLLATE pg_catalog."C",
+    deadline_s double precision,
+    words text NOT NULL,
+    data bytea NOT NULL
 );
 CREATE TABLE treering.use (
     rollout bigint NOT NULL,
@@ -299,12 +311,12 @@ INSERT INTO treering.content VALUES ('\x7ae43ebd6b476cf43eee72d4b0e65023', NULL,
 INSERT INTO treering.content VALUES ('\xa40d25f409d0259cef8dbdbb53a485df', NULL, '\x7b22726f6c65223a202275736572222c2022636f6e74656e74223a20226d6f7265227d');
 INSERT INTO treering.counter VALUES ('created', 1);
 INSERT INTO treering.counter VALUES ('closed', 1);
-INSERT INTO treering.event OVERRIDING SYSTEM VALUE VALUES (731, 1, '2026-11-30T06:36:32.234Z', 'rollout.registered', 'old', NULL, NULL);
-INSERT INTO treering.event OVERRIDING SYSTEM VALUE VALUES (732, 2, '2026-11-30T06:36:32.283Z', 'call.ended', 'old', 0, NULL);
-INSERT INTO treering.event OVERRIDING SYSTEM VALUE VALUES (733, 3, '2026-11-30T06:36:32.297Z', 'call.ended', 'old', 1, NULL);
-INSERT INTO treering.event OVERRIDING SYSTEM VALUE VALUES (734, 4, '2026-11-30T06:36:32.304Z', 'finding', 'old', NULL, '{"code":"request_refused","at":"2026-01-01T00:00:00.000Z","calls":[1],"data":{"field":"priority"}}');
-INSERT INTO treering.event OVERRIDING SYSTEM VALUE VALUES (736, 5, '2026-11-30T06:36:32.315Z', 'rollout.closed', 'old', NULL, NULL);
-INSERT INTO treering.event OVERRIDING SYSTEM VALUE VALUES (736, 6, '2026-11-30T06:36:32.315Z', 'rollout.graded', 'old', NULL, NULL);
+INSERT INTO treering.event OVERRIDING SYSTEM VALUE VALUES (731, 1, '2026-11-30T07:10:32.578Z', 'rollout.registered', 'old', NULL, NULL);
+INSERT INTO treering.event OVERRIDING SYSTEM VALUE VALUES (732, 2, '2026-11-30T07:10:32.619Z', 'call.ended', 'old', 0, NULL);
+INSERT INTO treering.event OVERRIDING SYSTEM VALUE VALUES (733, 3, '2026-11-30T07:10:32.640Z', 'call.ended', 'old', 1, NULL);
+INSERT INTO treering.event OVERRIDING SYSTEM VALUE VALUES (734, 4, '2026-11-30T07:10:32.647Z', 'finding', 'old', NULL, '{"code":"request_refused","at":"2026-01-01T00:00:00.000Z","calls":[1],"data":{"field":"priority"}}');
+INSERT INTO treering.event OVERRIDING SYSTEM VALUE VALUES (736, 5, '2026-11-30T07:10:32.657Z', 'rollout.closed', 'old', NULL, NULL);
+INSERT INTO treering.event OVERRIDING SYSTEM VALUE VALUES (736, 6, '2026-11-30T07:10:32.657Z', 'rollout.graded', 'old', NULL, NULL);
 INSERT INTO treering.event_floor VALUES (0, 0);
 INSERT INTO treering.exchange VALUES (1, 1, NULL, NULL, '{"blame":"engine","status":500,"message":"no"}', '[]', NULL, '\x7b226669656c6473223a5b5b226d6f64656c222c2276616c7565222c226d225d2c5b226d65737361676573222c22636861696e222c226538376437646162363831393038646266623337646563353136643638333263225d2c5b22746f6f6c73222c22636f6e74656e74222c223339353832346265356462383662633137356539333737363862636136366234225d5d7d', NULL, NULL);
 INSERT INTO treering.exchange VALUES (1, 0, NULL, NULL, NULL, '[{"at":"2026-01-01T00:00:01.000Z","complete":true}]', '\x7b2270726f6d70745f746f6b656e73223a337d', '\x7b226669656c6473223a5b5b226d6f64656c222c2276616c7565222c226d225d2c5b226d65737361676573222c22636861696e222c223266326662626333316238306630303331373962396537363237626363373263225d2c5b22746f6f6c73222c22636f6e74656e74222c223339353832346265356462383662633137356539333737363862636136366234225d2c5b2273656564222c2276616c7565222c3130303030303030303030303030303030303030305d5d7d', '\x7b22776974686f7574223a5b5d2c2277697468223a5b5b226c6f6770726f6273222c2276616c7565222c747275655d5d7d', '\x7b226669656c6473223a5b5b226964222c2276616c7565222c2263686174636d706c2d31225d2c5b2263686f69636573222c22636f6e74656e74222c223361333563343836316439663565323030383037313438646533356164646538225d5d7d');
@@ -313,10 +325,11 @@ INSERT INTO treering.label VALUES (1, 'split', 'train');
 INSERT INTO treering.notice OVERRIDING SYSTEM VALUE VALUES (1, 1, '{"code":"request_refused","at":"2026-01-01T00:00:00.000Z","calls":[1],"data":{"field":"priority"}}');
 INSERT INTO treering.rollout OVERRIDING SYSTEM VALUE VALUES (1, 'old', 5, 1, 1, 'closed', 0, 2, 4, 1, 6, 'g', '2026-01-01T00:00:00.000Z', '2026-01-01T00:00:00.000Z', '\x6167656e74206f66206f6c64', '\x746f6f6c73206f66206f6c64', '{"id":"old","group":"g","labels":{"split":"train"},"state":"closed","reward":1.0,"task":"say hi","roles":{"0":"main"},"created_at":"2026-01-01T00:00:00.000Z","closed_at":"2026-01-01T00:00:00.000Z"}', '{}');
 INSERT INTO treering.state VALUES (1, 1, '2026-01-01T00:00:00.000Z', '\x7b22626f617264223a205b312c20322e35305d7d');
-INSERT INTO treering.summary VALUES (1, 5, true, false, false, 0, 2, 2, 1, NULL, NULL, 'old
+INSERT INTO treering.summary VALUES (1, 5, true, true, false, false, 0, 2, 2, 1);
+INSERT INTO treering.summary_finding VALUES ('engine_errors', 1, 1, 1);
+INSERT INTO treering.summary_text VALUES (1, NULL, NULL, 'old
 g
 train', '\x7b226964223a226f6c64222c227374617465223a22636c6f736564222c226e5f63616c6c73223a322c22726577617264223a312e302c226865616c7468223a7b2266696e64696e6773223a7b22656e67696e655f6572726f7273223a317d7d7d');
-INSERT INTO treering.summary_finding VALUES ('engine_errors', 1, 1, 1);
 INSERT INTO treering.use VALUES (1, '\x395824be5db86bc175e937768bca66b4');
 INSERT INTO treering.use VALUES (1, '\x3a35c4861d9f5e200807148de35adde8');
 INSERT INTO treering.use VALUES (1, '\x904bdb4e2d18d5397c1d5510b5ba0663');
@@ -369,6 +382,8 @@ ALTER TABLE ONLY treering.summary_finding
     ADD CONSTRAINT summary_finding_pkey PRIMARY KEY (code, rollout);
 ALTER TABLE ONLY treering.summary
     ADD CONSTRAINT summary_pkey PRIMARY KEY (rollout);
+ALTER TABLE ONLY treering.summary_text
+    ADD CONSTRAINT summary_text_pkey PRIMARY KEY (rollout);
 ALTER TABLE ONLY treering.use
     ADD CONSTRAINT use_pkey PRIMARY KEY (rollout, content);
 CREATE INDEX event_id ON treering.event USING btree (id, xid, key) WHERE (id IS NOT NULL);
@@ -387,6 +402,7 @@ CREATE TRIGGER event_ended AFTER UPDATE OF status ON treering.call FOR EACH ROW 
 CREATE TRIGGER event_graded AFTER UPDATE OF record ON treering.rollout FOR EACH ROW WHEN ((new.record <> old.record)) EXECUTE FUNCTION treering.tell_graded();
 CREATE TRIGGER event_noticed AFTER INSERT ON treering.notice FOR EACH ROW EXECUTE FUNCTION treering.tell_notice();
 CREATE TRIGGER event_registered AFTER INSERT ON treering.rollout FOR EACH ROW EXECUTE FUNCTION treering.tell_registered();
+CREATE TRIGGER summary_behind AFTER UPDATE OF version ON treering.rollout FOR EACH ROW WHEN ((new.state = 'closed'::text)) EXECUTE FUNCTION treering.leave_behind();
 ALTER TABLE ONLY treering.call
     ADD CONSTRAINT call_rollout_fkey FOREIGN KEY (rollout) REFERENCES treering.rollout(key) ON DELETE CASCADE;
 ALTER TABLE ONLY treering.chain
@@ -407,5 +423,7 @@ ALTER TABLE ONLY treering.summary_finding
     ADD CONSTRAINT summary_finding_rollout_fkey FOREIGN KEY (rollout) REFERENCES treering.rollout(key) ON DELETE CASCADE;
 ALTER TABLE ONLY treering.summary
     ADD CONSTRAINT summary_rollout_fkey FOREIGN KEY (rollout) REFERENCES treering.rollout(key) ON DELETE CASCADE;
+ALTER TABLE ONLY treering.summary_text
+    ADD CONSTRAINT summary_text_rollout_fkey FOREIGN KEY (rollout) REFERENCES treering.rollout(key) ON DELETE CASCADE;
 ALTER TABLE ONLY treering.use
     ADD CONSTRAINT use_rollout_fkey FOREIGN KEY (rollout) REFERENCES treering.rollout(key) ON DELETE CASCADE;

@@ -78,12 +78,12 @@ CREATE TABLE event (
   n INTEGER,
   data TEXT
 );
-INSERT INTO event VALUES(1,'2026-11-30T06:36:29.725Z','rollout.registered','old',NULL,NULL);
-INSERT INTO event VALUES(2,'2026-11-30T06:36:29.726Z','call.ended','old',0,NULL);
-INSERT INTO event VALUES(3,'2026-11-30T06:36:29.727Z','call.ended','old',1,NULL);
-INSERT INTO event VALUES(4,'2026-11-30T06:36:29.727Z','finding','old',NULL,'{"code":"request_refused","at":"2026-01-01T00:00:00.000Z","calls":[1],"data":{"field":"priority"}}');
-INSERT INTO event VALUES(5,'2026-11-30T06:36:29.728Z','rollout.graded','old',NULL,NULL);
-INSERT INTO event VALUES(6,'2026-11-30T06:36:29.728Z','rollout.closed','old',NULL,NULL);
+INSERT INTO event VALUES(1,'2026-11-30T07:10:28.260Z','rollout.registered','old',NULL,NULL);
+INSERT INTO event VALUES(2,'2026-11-30T07:10:28.262Z','call.ended','old',0,NULL);
+INSERT INTO event VALUES(3,'2026-11-30T07:10:28.294Z','call.ended','old',1,NULL);
+INSERT INTO event VALUES(4,'2026-11-30T07:10:28.295Z','finding','old',NULL,'{"code":"request_refused","at":"2026-01-01T00:00:00.000Z","calls":[1],"data":{"field":"priority"}}');
+INSERT INTO event VALUES(5,'2026-11-30T07:10:28.296Z','rollout.graded','old',NULL,NULL);
+INSERT INTO event VALUES(6,'2026-11-30T07:10:28.296Z','rollout.closed','old',NULL,NULL);
 CREATE INDEX event_id ON event (id, key) WHERE id IS NOT NULL;
 CREATE TABLE exchange (
   rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
@@ -155,10 +155,14 @@ END;
 CREATE TRIGGER event_registered AFTER INSERT ON rollout BEGIN
   INSERT INTO event (name, id) VALUES ('rollout.registered', new.id);
 END;
+CREATE INDEX rollout_created ON rollout (created, state, "group");
 CREATE INDEX rollout_group ON rollout ("group") WHERE "group" IS NOT NULL;
 CREATE INDEX rollout_sealed ON rollout (key) WHERE sealed > 0 AND state = 'open';
 CREATE UNIQUE INDEX rollout_secret ON rollout (secret);
 CREATE UNIQUE INDEX rollout_tools_secret ON rollout (tools_secret);
+CREATE TRIGGER summary_behind AFTER UPDATE OF version ON rollout WHEN new.state = 'closed' BEGIN
+  UPDATE summary SET current = 0 WHERE rollout = new.key AND current = 1;
+END;
 CREATE TABLE spool (
   rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
   n INTEGER NOT NULL,
@@ -176,21 +180,16 @@ INSERT INTO state VALUES(1,1,'2026-01-01T00:00:00.000Z',X'7B22626F617264223A205B
 CREATE TABLE summary (
   rollout INTEGER PRIMARY KEY REFERENCES rollout ON DELETE CASCADE,
   version INTEGER NOT NULL,
+  current INTEGER NOT NULL,
   trouble INTEGER NOT NULL,
   incomplete INTEGER NOT NULL,
   stopped INTEGER NOT NULL,
   drifted INTEGER NOT NULL,
   calls INTEGER NOT NULL,
   sampled_tokens INTEGER NOT NULL,
-  reward REAL,
-  until TEXT,
-  deadline_s REAL,
-  words TEXT NOT NULL,
-  data BLOB NOT NULL
+  reward REAL
 );
-INSERT INTO summary VALUES(1,5,1,0,0,0,2,2,1.0,NULL,NULL,'old
-g
-train',X'7B226964223A226F6C64222C227374617465223A22636C6F736564222C226E5F63616C6C73223A322C22726577617264223A312E302C226865616C7468223A7B2266696E64696E6773223A7B22656E67696E655F6572726F7273223A317D7D7D');
+INSERT INTO summary VALUES(1,5,1,1,0,0,0,2,2,1.0);
 CREATE TABLE summary_finding (
   code TEXT NOT NULL,
   rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
@@ -200,6 +199,16 @@ CREATE TABLE summary_finding (
 ) WITHOUT ROWID;
 INSERT INTO summary_finding VALUES('engine_errors',1,1,1);
 CREATE INDEX summary_finding_rollout ON summary_finding (rollout);
+CREATE TABLE summary_text (
+  rollout INTEGER PRIMARY KEY REFERENCES rollout ON DELETE CASCADE,
+  until TEXT,
+  deadline_s REAL,
+  words TEXT NOT NULL,
+  data BLOB NOT NULL
+);
+INSERT INTO summary_text VALUES(1,NULL,NULL,'old
+g
+train',X'7B226964223A226F6C64222C227374617465223A22636C6F736564222C226E5F63616C6C73223A322C22726577617264223A312E302C226865616C7468223A7B2266696E64696E6773223A7B22656E67696E655F6572726F7273223A317D7D7D');
 CREATE TABLE use (
   rollout INTEGER NOT NULL REFERENCES rollout ON DELETE CASCADE,
   content INTEGER NOT NULL REFERENCES content,
