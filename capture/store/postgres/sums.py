@@ -22,8 +22,8 @@ DIALECT = Dialect(
 _PUT = (
     "INSERT INTO summary (rollout, version, current, trouble, incomplete, stopped, drifted, calls, sampled_tokens,"
     " reward) SELECT key, $3::bigint, state = 'closed' AND version = $3::bigint, $4::boolean, $5::boolean,"
-    " $6::boolean, $7::integer, $8::integer, $9::bigint, $10::double precision FROM rollout WHERE id = $1 AND secret = $2"
-    " ON CONFLICT (rollout) DO UPDATE SET version = excluded.version, current = excluded.current,"
+    " $6::boolean, $7::integer, $8::integer, $9::bigint, $10::double precision"
+    " FROM rollout WHERE id = $1 AND secret = $2 ON CONFLICT (rollout) DO UPDATE SET version = excluded.version, current = excluded.current,"
     " trouble = excluded.trouble, incomplete = excluded.incomplete, stopped = excluded.stopped,"
     " drifted = excluded.drifted, calls = excluded.calls, sampled_tokens = excluded.sampled_tokens,"
     " reward = excluded.reward WHERE summary.version <= excluded.version RETURNING rollout"
