@@ -26,7 +26,7 @@ from capture.registration import Defaults, Place
 from capture.rollouts import Rollouts
 from capture.settings import Settings
 from capture.store import open_store
-from capture.store.base import Exchange, Record
+from capture.store.base import Exchange, Record, Store
 from graph.messages import from_chat
 from graph.records import Call
 from tests.leads import LEADS
@@ -41,11 +41,11 @@ async def _looked() -> None:
 class Plane:
     """What `api` needs of an appliance, and its server's address."""
 
-    def __init__(self, folder: Path, key: str | None) -> None:
+    def __init__(self, folder: Path, key: str | None, store: Store | None = None) -> None:
         self.settings = Settings(store=f"sqlite:///{folder}/t.db")
         self.admin_key = key
         self.nonce = "n0"
-        self.store = open_store(self.settings.store, durability="none")
+        self.store = store or open_store(self.settings.store, durability="none")
         self.engine = SimpleNamespace(
             name="vllm=http://e", url="http://e", kind="vllm", tier="train", tier_reason="ids",
             logprobs_mode="raw", healthy=True, reason="", changed=None, in_flight=0, check=_looked,
@@ -95,9 +95,9 @@ class Plane:
 
 
 @contextlib.asynccontextmanager
-async def control_plane(folder: Path, *, key: str | None = KEY) -> AsyncIterator[Plane]:
-    """Run a control plane whose store lies in `folder`."""
-    plane = Plane(folder, key)
+async def control_plane(folder: Path, *, key: str | None = KEY, store: Store | None = None) -> AsyncIterator[Plane]:
+    """Run a control plane whose store lies in `folder`, or is the one given, not yet opened."""
+    plane = Plane(folder, key, store)
     await plane.store.open()
 
     @web.middleware

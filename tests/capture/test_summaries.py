@@ -1,6 +1,7 @@
 """Rollouts by the hundred: what a row says is what the graph says, and what is read for it."""
 
 import asyncio
+import contextlib
 import json
 
 import aiohttp
@@ -13,6 +14,7 @@ from capture.store.base import Entry, Exchange, Record, Registration
 from capture.store.summary import Look
 from capture.tasks import spawn
 from graph.records import Notice
+from tests.capture.store.places import with_database
 from tests.capture.store.samples import entry
 from tests.graph import stories
 from tests.plane import KEY, control_plane
@@ -26,6 +28,18 @@ async def plane(tmp_path, monkeypatch):
     monkeypatch.setattr(clock, "now", lambda: NOW)
     async with control_plane(tmp_path) as plane:
         yield plane
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.real)])
+async def either(request, tmp_path, monkeypatch):
+    """A control plane over each sort of store in turn."""
+    monkeypatch.setattr(clock, "now", lambda: NOW)
+    async with contextlib.AsyncExitStack() as stack:
+        store = None
+        if request.param == "postgres":
+            place = await stack.enter_async_context(with_database(request.getfixturevalue("postgres")))
+            store = place.store(now=lambda: NOW)
+        yield await stack.enter_async_context(control_plane(tmp_path, store=store))
 
 
 async def listed(plane, **look) -> summaries.Listed:
@@ -73,7 +87,8 @@ class Reads:
             monkeypatch.setattr(store, name, counted)
 
 
-async def test_a_row_is_what_the_graph_says_of_drawn_rollouts(plane, monkeypatch):
+async def test_a_row_is_what_the_graph_says_of_drawn_rollouts(either, monkeypatch):
+    plane = either
     for place, (_, story) in enumerate(stories.drawn(40)):
         name, closed = f"r{place}", place % 3 > 0
         await add(plane, name, labels={"place": str(place)}, pins=story.rollout.pins)
@@ -123,6 +138,29 @@ async def test_a_row_follows_what_changes(plane, change):
     assert after == await from_graphs(plane)
     assert after != before
     assert await rows(plane) == after
+
+
+@pytest.mark.real
+async def test_what_one_replica_kept_another_shows(postgres, tmp_path, monkeypatch):
+    monkeypatch.setattr(clock, "now", lambda: NOW)
+    async with (
+        with_database(postgres) as place,
+        control_plane(tmp_path, store=place.store(now=lambda: NOW)) as one,
+        control_plane(tmp_path, store=place.store(now=lambda: NOW)) as other,
+    ):
+        await add(one, "r")
+        await one.call("r", 0, [1, 2], [3])
+        await one.rollouts.close_rollout("r", wait_s=0.0)
+        await summaries.refresh(one.rollouts, one.store, "r")
+        reads = Reads(monkeypatch, other.store)
+        shown = await rows(other)
+        assert reads.calls == 0
+        assert shown == await from_graphs(one)
+        # A reward that came in there is seen here, before and after it is summarised.
+        await other.rollouts.reward("r", {"reward": 0.5})
+        assert (await one.store.overview(Look())).behind == ("r",)
+        assert [row["reward"] for row in await rows(one)] == [0.5]
+        assert (await other.store.overview(Look())).mean == 0.5
 
 
 async def test_a_page_of_two_hundred_of_ten_thousand_reads_no_calls(plane, monkeypatch):
