@@ -60,7 +60,8 @@ class Link(BaseProtocol):
         breaks, `HttpProcessingError` for what is no HTTP.
         """
         assert self.transport is not None
-        mine = self._head = self._loop.create_future()
+        mine: asyncio.Future[Answer] = self._loop.create_future()
+        self._head = mine
         self._read = self._read_head
         if body:
             self.transport.writelines((head, body))
