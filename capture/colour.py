@@ -12,6 +12,16 @@ _CODES: dict[Tone, str] = {"good": "32", "warn": "33", "bad": "31", "dim": "2", 
 LEVELS: Mapping[str, Tone] = {"ok": "good", "info": "dim", "warn": "warn", "fail": "bad", "error": "bad"}
 """Tones of a check's and a finding's levels."""
 
+STATUSES: Mapping[str, Tone] = {
+    "complete": "good",
+    "undelivered": "warn",
+    "aborted": "warn",
+    "error": "bad",
+    "stopped": "warn",
+    "running": "dim",
+}
+"""Tones of how a call ended."""
+
 
 def is_coloured(stream: TextIO, environ: Mapping[str, str]) -> bool:
     """Say whether a stream takes colour. `NO_COLOR` counts when it is there and not empty."""

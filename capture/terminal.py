@@ -1,11 +1,12 @@
 """Text for people: tables, and a rollout's forest drawn like a commit log. Pure: JSON forms in, lines out.
 
-    ●        0  main             root          1,204 + 88   complete
-    │ ●      1  auxiliary title  root             96 + 12   complete
-    ●        2  main             exact         1,402 + 40   complete
+         call  role             link   prompt + sampled  status
+    ●       0  main             root         1,204 + 88  complete
+    │ ●     1  auxiliary title  root            96 + 12  complete
+    ●       2  main             exact        1,402 + 40  complete
     ├─╮
-    │ ×      3  main             exact         1,611 + 9    aborted    retry
-    ●        4  main             exact         1,611 + 51   complete   retry, kept
+    │ ×     3  main             exact         1,611 + 9  aborted   retry
+    ●       4  main             exact        1,611 + 51  complete  retry, kept
 
 Theory: a lane is one path of continuations. The child that went on (the fork's `kept`, else the first that isn't
 discarded) inherits its parent's lane; every other child gets a lane of its own, drawn as leaving the parent right below
@@ -22,9 +23,14 @@ from typing import Any
 
 import msgspec
 
+from capture.colour import LEVELS, STATUSES, Paint
+
 MARKS = {"complete": "●", "undelivered": "○", "aborted": "×", "error": "!", "stopped": "■", "running": "…"}
 _PLAIN = str.maketrans("●○×■…│├╮─┼┬←→·", "*ox#~||+-++<>.")
 _RIGHT = ">"
+
+_HEAD = ["call", "role", "link", "prompt + sampled", "status", ""]
+_STATUS = _HEAD.index("status")
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -87,28 +93,36 @@ def columns() -> int:
     return shutil.get_terminal_size().columns
 
 
-def forest(graph: Mapping[str, Any], *, evidence: bool = False) -> str:
-    """Draw a graph in its JSON form, one line a call; with `evidence` each verdict's reasons below."""
+def forest(graph: Mapping[str, Any], *, evidence: bool = False, paint: Paint | None = None) -> str:
+    """Draw a graph in its JSON form, one line a call; with `evidence` each verdict's reasons below.
+
+    `paint` colours how calls ended, and the levels of findings.
+    """
     conversations = {each["n"]: each for each in graph["conversations"]}
     kept = {fork["kept"] for fork in graph["forks"] if fork["kept"] is not None}
     calls = sorted(graph["calls"], key=lambda call: call["n"])
     drawn = lanes(calls, kept)
     texts = [_columns(call, conversations.get(call["conversation"]), kept) for call in calls]
-    widths = [max(width(cell) for cell in column) for column in zip(*texts, strict=True)]
+    widths = [max(width(cell) for cell in column) for column in zip(_HEAD, *texts, strict=True)]
     left = max([0, *(width(row) for pair in drawn for row in pair)])
-    lines = []
+    lines = [_row("", left, _HEAD, widths, None)] if calls else []
     for (row, below), text in zip(drawn, texts, strict=True):
-        padded = [
-            " " * (w - width(cell)) + cell if i in (0, 3) else cell + " " * (w - width(cell))
-            for i, (cell, w) in enumerate(zip(text, widths, strict=True))
-        ]
-        lines.append((row + " " * (left - width(row) + 2) + "  ".join(padded)).rstrip())
+        lines.append(_row(row, left, text, widths, paint))
         if below:
             lines.append(below)
-    lines += _summary(graph)
+    lines += _summary(graph, paint)
     if evidence:
         lines += _evidence(graph)
     return "\n".join(lines)
+
+
+def _row(drawn: str, left: int, text: Sequence[str], widths: Sequence[int], paint: Paint | None) -> str:
+    cells = []
+    for i, (cell, w) in enumerate(zip(text, widths, strict=True)):
+        gap = " " * (w - width(cell))
+        shown = paint(cell, STATUSES.get(cell)) if paint is not None and i == _STATUS else cell
+        cells.append(gap + shown if i in (0, 3) else shown + gap)
+    return (drawn + " " * (left - width(drawn) + 2) + "  ".join(cells)).rstrip()
 
 
 def lanes(calls: Sequence[Mapping[str, Any]], kept: set[int]) -> list[tuple[str, str]]:
@@ -187,17 +201,19 @@ def _count(number: int | None) -> str:
     return "?" if number is None else f"{number:,}"
 
 
-def _summary(graph: Mapping[str, Any]) -> list[str]:
-    if not graph["calls"]:
-        return ["no calls"]
-    drift = graph["drift"]
-    line = f"main: {drift['exact']} of {drift['transitions']} transitions exact"
-    if drift["tokens_mean"] is not None:
-        line += f", drift {drift['tokens_mean']:,.2f} tokens in the mean, {drift['tokens_max']:,} at most"
-    lines = ["", line]
+def _summary(graph: Mapping[str, Any], paint: Paint | None) -> list[str]:
+    lines = ["no calls"]
+    if graph["calls"]:
+        drift = graph["drift"]
+        line = f"main: {drift['exact']} of {drift['transitions']} transitions exact"
+        if drift["tokens_mean"] is not None:
+            line += f", drift {drift['tokens_mean']:,.2f} tokens in the mean, {drift['tokens_max']:,} at most"
+        lines = ["", line]
     counts = {level: sum(each["level"] == level for each in graph["findings"]) for level in ("error", "warn", "info")}
     if any(counts.values()):
-        lines.append("findings: " + ", ".join(f"{count} {level}" for level, count in counts.items() if count))
+        told = {level: f"{count} {level}" for level, count in counts.items() if count}
+        shown = told.values() if paint is None else [paint(text, LEVELS.get(level)) for level, text in told.items()]
+        lines.append(f"findings: {', '.join(shown)} (treering rollout findings {clean(graph['rollout']['id'])})")
     return lines
 
 
@@ -213,12 +229,16 @@ def _evidence(graph: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def findings(found: Sequence[Mapping[str, Any]]) -> str:
-    """Return findings, one a line."""
+def findings(found: Sequence[Mapping[str, Any]], *, paint: Paint | None = None) -> str:
+    """Return findings, one a line; `paint` colours their levels."""
     if not found:
         return "no findings"
     rows = [
         (each["level"], each["code"], ", ".join(str(n) for n in each["calls"]) or "-", each["message"])
         for each in found
     ]
-    return table(("level", "code", "calls", "message"), rows)
+    lines = table(("level", "code", "calls", "message"), rows).split("\n")
+    if paint is not None:
+        for i, each in enumerate(found, 1):
+            lines[i] = paint(each["level"], LEVELS.get(each["level"])) + lines[i].removeprefix(each["level"])
+    return "\n".join(lines)

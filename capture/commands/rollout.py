@@ -6,6 +6,7 @@ stderr.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ import msgspec
 from capture import terminal
 from capture.cli import Given
 from capture.client import Client, client, decode, segment
+from capture.colour import Paint
 from capture.errors import UsageError
 from capture.values import plain
 from graph import wording
@@ -102,7 +104,7 @@ def graph(given: Given) -> int:
     plane, path = _client(given), _path(asked)
     if asked["json"]:
         return _json(plane.request("GET", f"{path}/{'forks' if asked['why'] else 'graph'}"))
-    _out(terminal.forest(decode(plane.request("GET", f"{path}/graph")), evidence=asked["evidence"]))
+    _out(terminal.forest(decode(plane.request("GET", f"{path}/graph")), evidence=asked["evidence"], paint=_paint()))
     if asked["why"] and (told := [*wording.lines(decode(plane.request("GET", f"{path}/forks")))]):
         # Agents' words stand in it.
         _out("\n" + "\n".join(map(terminal.clean, told)))
@@ -117,7 +119,7 @@ def findings(given: Given) -> int:
     if asked["json"]:
         _json(answer)
     else:
-        _out(terminal.findings(found))
+        _out(terminal.findings(found, paint=_paint()))
     if asked["fail_on"] is None:
         return 0
     least = LEVELS.index(asked["fail_on"])
@@ -215,6 +217,10 @@ def delete(given: Given) -> int:
 
 def _client(given: Given) -> Client:
     return client(given.settings, given.arguments["url"])
+
+
+def _paint() -> Paint:
+    return Paint(sys.stdout, os.environ)
 
 
 def _path(asked: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from capture import terminal
 from capture.cli import Given
 from capture.client import Client, client, decode, segment
-from capture.colour import LEVELS, Paint, Tone
+from capture.colour import LEVELS, STATUSES, Paint
 from capture.errors import ClientError, UsageError
 
 PAUSE_S = 1.0
@@ -22,8 +22,6 @@ PAUSE_S = 1.0
 
 PATIENCE_S = 60.0
 """For which it is tried."""
-
-STATUSES: dict[str, Tone] = {"complete": "good", "aborted": "warn", "error": "bad", "stopped": "warn"}
 
 
 class Block(NamedTuple):
@@ -119,7 +117,7 @@ def _said(name: str, data: dict[str, Any], paint: Paint) -> str:
     value = terminal.value
     if name == "call.ended":
         status = str(data.get("status"))
-        tokens = f"{_count(data, 'prompt')} + {_count(data, 'sampled')}"
+        tokens = f"{_count(data, 'prompt')} + {_count(data, 'sampled')} tokens"
         took = [f"{(data.get('ended_ms') or 0.0) / 1000:.2f} s"]
         if data.get("streamed") and data.get("first_token_ms") is not None:
             took.append(f"first token {data['first_token_ms'] / 1000:.2f} s")

@@ -1,11 +1,14 @@
 """Tables and forests as text: what is expected is what a person sees."""
 
+import io
+import re
 import textwrap
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from capture import terminal
+from capture.colour import Paint
 
 
 def call(n, parent=None, **rest):
@@ -29,7 +32,7 @@ def graph(calls, conversations, forks=(), findings=()):
     drift = {"transitions": 4, "exact": 3, "tokens_mean": 1.75, "tokens_max": 7}
     return {
         "calls": calls, "conversations": conversations, "forks": list(forks), "findings": list(findings),
-        "drift": drift,
+        "drift": drift, "rollout": {"id": "r1"},
     }  # fmt: skip
 
 
@@ -66,18 +69,19 @@ def test_a_whole_rollout():
     forks = [{"at": 2, "kind": "retry", "children": [4, 5], "kept": 5}]
     findings = [{"level": "warn"}, {"level": "info"}, {"level": "info"}]
     assert terminal.forest(graph(calls, conversations, forks, findings)) == drawn("""
-        ●      0  main             root                 10 + 5  complete
-        │ ●    1  auxiliary title  root                 20 + 5  complete
-        ●      2  main             exact                30 + 5  complete
+               call  role             link                 prompt + sampled  status
+        ●         0  main             root                           10 + 5  complete
+        │ ●       1  auxiliary title  root                           20 + 5  complete
+        ●         2  main             exact                          30 + 5  complete
         ├─╮
-        │ │ ●  3  subagent         root                 40 + 5  complete  ← 2
-        │ ×    4  main             exact                50 + 5  aborted   retry · discarded
-        ●      5  main             drift 1,234 unknown  60 + 5  complete  retry, kept
-        ●      6  main             compaction           70 + 5  complete  carries 5
-        ■      7  -                root                  ? + ?  stopped
+        │ │ ●     3  subagent         root                           40 + 5  complete  ← 2
+        │ ×       4  main             exact                          50 + 5  aborted   retry · discarded
+        ●         5  main             drift 1,234 unknown            60 + 5  complete  retry, kept
+        ●         6  main             compaction                     70 + 5  complete  carries 5
+        ■         7  -                root                            ? + ?  stopped
 
         main: 3 of 4 transitions exact, drift 1.75 tokens in the mean, 7 at most
-        findings: 1 warn, 2 info
+        findings: 1 warn, 2 info (treering rollout findings r1)
     """)
 
 
@@ -109,6 +113,28 @@ def test_evidence_says_why():
 
 def test_a_rollout_without_calls():
     assert terminal.forest(graph([], [])) == "no calls"
+    told = terminal.forest(graph([], [], findings=[{"level": "error"}]))
+    assert told == "no calls\nfindings: 1 error (treering rollout findings r1)"
+
+
+def test_colour_says_how_calls_ended_and_moves_nothing():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    calls = [call(0), call(1, 0, status="aborted"), call(2, 1, status="error")]
+    form = graph(calls, [conversation(0, 0, "main", calls=[0, 1, 2])], findings=[{"level": "warn"}])
+    painted = terminal.forest(form, paint=Paint(Terminal(), {}))
+    assert "\x1b[32mcomplete\x1b[0m" in painted
+    assert "\x1b[33maborted\x1b[0m" in painted
+    assert "\x1b[31merror\x1b[0m" in painted
+    assert "\x1b[33m1 warn\x1b[0m" in painted
+    assert re.sub(r"\x1b\[\d*m", "", painted) == terminal.forest(form)
+    assert terminal.forest(form, paint=Paint(Terminal(), {"NO_COLOR": "1"})) == terminal.forest(form)
+    found = [{"level": "warn", "code": "drift", "calls": [1], "message": "It warns: warn."}]
+    lines = terminal.findings(found, paint=Paint(Terminal(), {}))
+    assert "\x1b[33mwarn\x1b[0m   drift" in lines
+    assert re.sub(r"\x1b\[\d*m", "", lines) == terminal.findings(found)
 
 
 def test_findings_as_a_table():

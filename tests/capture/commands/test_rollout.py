@@ -114,9 +114,10 @@ async def test_show_waits(run, rollout):
 async def test_graph(run, rollout):
     code, out, _ = await run("graph", "r")
     assert code == 0
-    assert out.splitlines()[:2] == [
-        "●  0  main  root   3 + 2  complete",
-        "●  1  main  exact  6 + 1  complete",
+    assert out.splitlines()[:3] == [
+        "   call  role  link   prompt + sampled  status",
+        "●     0  main  root              3 + 2  complete",
+        "●     1  main  exact             6 + 1  complete",
     ]
     assert "conversation 0: main" in (await run("graph", "r", "--evidence"))[1]
     assert json.loads((await run("graph", "r", "--json"))[1])["version"] == 1

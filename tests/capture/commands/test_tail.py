@@ -30,11 +30,11 @@ def test_a_line_each():
         "first_token_ms": 250.0, "queued_ms": 40.0, "dialect": "chat", "finish_reason": "stop", "delivered": True,
     }  # fmt: skip
     assert said("call.ended", **ended) == (
-        "10:00:00.123  r  call 3  complete  1,204 + 88  1.50 s, first token 0.25 s, queued 0.04 s  chat  stop"
+        "10:00:00.123  r  call 3  complete  1,204 + 88 tokens  1.50 s, first token 0.25 s, queued 0.04 s  chat  stop"
     )
     eval_tier = {**ended, "n_prompt": None, "usage_prompt": 7, "n_sampled": None, "streamed": False, "queued_ms": 0.0}
     assert said("call.ended", **{**eval_tier, "delivered": False}) == (
-        "10:00:00.123  r  call 3  complete  7 + -  1.50 s  chat  stop  not delivered"
+        "10:00:00.123  r  call 3  complete  7 + - tokens  1.50 s  chat  stop  not delivered"
     )
     assert said("call.begun", call=3, dialect="chat") == "10:00:00.123  r  call 3  begun  chat"
     assert said("rollout.closed", reward=0.5) == "10:00:00.123  r  closed  reward 0.5"
