@@ -131,7 +131,10 @@ const TALK = new Set(["messages", "contents", "input", "prompt", "system", "inst
 /* Chance, ids and sessions: they differ between any two rollouts. */
 const NATURAL = new Set(["seed", "user", "metadata", "prompt_cache_key", "safety_identifier", "previous_response_id", "session_id", "client_metadata"]);
 
-/* Whether two requests differ in anything that is not chance. */
+/* What a reply is drawn with: told of by itself (samplingWords), since it would hide where the talk parts. */
+const DRAWN = new Set(["temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"]);
+
+/* Whether two requests differ in anything that is neither chance nor sampling. */
 export const requestsDiffer = (mine, theirs) => changes(mine, theirs).some((each) => !each.natural);
 
 /* In what two requests differ: [{kind: "message" | "length" | "tools" | "setting", …}], the first message first. */
@@ -153,7 +156,7 @@ export function changes(mine, theirs) {
     out.push({ kind: "tools", missing: [...had].filter((name) => !have.has(name)), added: [...have].filter((name) => !had.has(name)) });
   }
   for (const name of new Set([...Object.keys(mine ?? {}), ...Object.keys(theirs ?? {})])) {
-    if (!TALK.has(name) && !same(mine?.[name], theirs?.[name])) out.push({ kind: "setting", name, was: said(mine?.[name]), is: said(theirs?.[name]), natural: NATURAL.has(name) });
+    if (!TALK.has(name) && !same(mine?.[name], theirs?.[name])) out.push({ kind: "setting", name, was: said(mine?.[name]), is: said(theirs?.[name]), natural: NATURAL.has(name) || DRAWN.has(name) });
   }
   return out;
 }

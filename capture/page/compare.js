@@ -15,7 +15,7 @@ import { messagesOf } from "./messages.js";
 import { to } from "./router.js";
 
 const DRIFT = [["transitions", "steps of main", number], ["exact", "exact", number], ["tokens_mean", "tokens lost, mean", (x) => decimal(x, 2)],
-  ["tokens_max", "tokens lost, most", number], ["fork_frac", "share over the threshold", (x) => decimal(x, 3)], ["samples_per_rollout", "rows across drift", number]];
+  ["tokens_max", "tokens lost, most", number], ["fork_frac", "share over the threshold", (x) => decimal(x, 3)], ["samples_per_rollout", "rows with drift=realign", number]];
 /* What a column of calls is called in words. */
 const SAID = { link: "link", n_prompt: "prompt", n_sampled: "sampled", status: "status", finish_reason: "finish", dialect: "dialect", model_asked: "model", constrained: "constraint", drift: "drift", weights: "weights", sampling: "sampling", alone: "" };
 
@@ -49,9 +49,7 @@ export async function show(root, { a, b }, ctx) {
       draw();
       if (a !== b) await tell();
     }, { failed });
-    // Events of all, and only those of the two that are shown count.
-    const mine = paced(async () => pace.ask(), { least: 0 });
-    follow("events", ctx, { ask() {}, awake: () => pace.awake(), stop: () => { pace.stop(); mine.stop(); } }, (event) => { if (names.includes(event.data.rollout)) pace.ask(); });
+    follow("events", ctx, pace, ({ data }) => names.includes(data.rollout));
   }
 }
 

@@ -44,9 +44,9 @@ export function open(of, ctx) {
       event.preventDefault();
       take.disabled = true;
       try {
-        await fetchAll(of, wanted(), stop.signal, (text) => fill(said, text));
+        const refused = await fetchAll(of, wanted(), stop.signal, (text) => fill(said, text));
         dialog.close();
-        ctx.say(`${fileName(of, wanted())} is there.`);
+        ctx.say(refused ? `${fileName(of, wanted())} is there; ${plural(refused, "rollout")} could not be exported, and ${refused === 1 ? "its line says" : "their lines say"} why.` : `${fileName(of, wanted())} is there.`);
       } catch (error) {
         if (stop.signal.aborted) return;
         take.disabled = false;
@@ -93,4 +93,5 @@ async function fetchAll(of, wanted, signal, said) {
   }
   if (refused === asked.length && asked.length > 1) throw new Error(`None of these ${refused} can be exported as ${wanted.format}; each alone says why.`);
   save(new Blob(parts), fileName(of, wanted));
+  return refused;
 }

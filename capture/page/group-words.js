@@ -80,11 +80,21 @@ export function statements(rows) {
 
   const open = rows.filter((row) => row.state === "open");
   if (open.length) say("info", `${of(open)} ${verb(open, "is", "are")} open still.`);
-  for (const [unit, read] of [["calls", (row) => row.n_main_calls], ["sampled tokens", (row) => row.n_sampled_tokens]]) {
-    for (const each of outliers(rows, read)) say("info", `${each.id} has ${whole(each.value)} ${unit}; the median is ${whole(each.median)}.`);
+  for (const { id, calls, tokens } of strays(rows)) {
+    const parts = [calls && [`${whole(calls.value)} ${calls.value === 1 ? "call" : "calls"} of main`, calls.median], tokens && [`${whole(tokens.value)} sampled ${tokens.value === 1 ? "token" : "tokens"}`, tokens.median]].filter(Boolean);
+    say("info", `${id} has ${parts.map(([text]) => text).join(" and ")}; ${parts.length === 1 ? "the median is" : "the medians are"} ${parts.map(([, middle]) => whole(middle)).join(" and ")}.`);
   }
   const order = ["error", "warn", "good", "info"];
   return said.sort((a, b) => order.indexOf(a.level) - order.indexOf(b.level));
+}
+
+/* Rollouts far from the others in calls, in tokens or in both, at most three. */
+function strays(rows) {
+  const found = new Map();
+  for (const [name, read] of [["calls", (row) => row.n_main_calls], ["tokens", (row) => row.n_sampled_tokens]]) {
+    for (const each of outliers(rows, read)) found.set(each.id, { ...found.get(each.id), id: each.id, [name]: each });
+  }
+  return [...found.values()].slice(0, 3);
 }
 
 /* Closed rollouts whose length is far from the others': [{id, value, median}], at most three. */

@@ -86,7 +86,7 @@ export async function show(root, { group }, ctx) {
     if (before === 0 && rows.length > 0) dispatchEvent(new HashChangeEvent("hashchange"));
     await learn();
   });
-  follow("events", ctx, pace);
+  follow("events", ctx, pace, ({ data }) => data.group === group || rows.some((row) => row.id === data.rollout));
   learn().catch((error) => { if (!ctx.signal.aborted) fill(settings, h("p.notice.bad", error.message)); });
 
   /* Reads of each rollout what its summary doesn't say, where it has changed since. */

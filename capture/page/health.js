@@ -74,7 +74,7 @@ export function signs(overview) {
     finding("drift", "drifted", "drift", CODES.drift.means),
     finding("incomplete", "incomplete", "capture_incomplete", CODES.capture_incomplete.means),
     finding("stopped", "stopped by a limit", "limit_stop", CODES.limit_stop.means),
-    { key: "ungraded", label: "closed, ungraded", n: ungraded, level: ungraded ? "warn" : "good", title: "Closed, and nobody has given a reward", patch: overview.ungraded === undefined ? null : { graded: "0" } },
+    { key: "ungraded", label: "ungraded", n: ungraded, level: ungraded ? "warn" : "good", title: "Closed, and nobody has given a reward", patch: overview.ungraded === undefined ? null : { graded: "0" } },
   ];
 }
 

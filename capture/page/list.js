@@ -208,7 +208,10 @@ export async function show(root, params, ctx) {
   } else {
     await load();
   }
-  follow("events", ctx, pace, (event) => { if (event.event === "rollout.registered") sinceNews = true; });
+  follow("events", ctx, pace, (event) => {
+    if (event.event === "rollout.registered") sinceNews = true;
+    return true;
+  });
 }
 
 /* No rollout yet: how there comes to be one. */

@@ -45,14 +45,14 @@ export function paced(work, { least = 1000, failed = () => {}, clock = performan
   };
 }
 
-/* Follows a path's events while the view is there: `ask` after each, and the line's state in words. */
-export function follow(path, ctx, pace, onEvent = () => {}) {
+/* Follows a path's events while the view is there: asks for a look after each that `isOurs`, and says how the line is. */
+export function follow(path, ctx, pace, isOurs = () => true) {
   document.addEventListener("visibilitychange", () => { if (!document.hidden) pace.awake(); }, { signal: ctx.signal });
   ctx.signal.addEventListener("abort", () => pace.stop(), { once: true });
   let down = false;
   const line = ctx.api.stream(path, {
     signal: ctx.signal,
-    onEvent: (event) => { onEvent(event); pace.ask(); },
+    onEvent: (event) => { if (isOurs(event)) pace.ask(); },
     onState: (up) => {
       ctx.live(up ? "● live" : "○ not live");
       // What happened meanwhile may have been told to nobody.

@@ -72,10 +72,11 @@ test("the first place that differs is found with few questions", async () => {
 test("requests of one form differ in messages, tools and settings; ids of tools don't count", () => {
   const mine = ask([user("hi"), assistant("ok"), tool("1", "x")], { temperature: 1 });
   assert.deepEqual(changes(mine, ask([user("hi"), assistant("ok"), tool("1", "y")], { temperature: 1, seed: 4 })).filter((each) => !each.natural), []);
-  assert.equal(requestsDiffer(mine, { ...mine, user: "someone" }), false);
-  const [message, setting] = changes(mine, ask([user("hi"), assistant("ok"), tool("2")], { temperature: 0 }));
+  assert.equal(requestsDiffer(mine, { ...mine, user: "someone", temperature: 0.2 }), false);
+  assert.equal(requestsDiffer(mine, { ...mine, max_tokens: 5 }), true);
+  const [message, setting] = changes(mine, ask([user("hi"), assistant("ok"), tool("2")], { temperature: 1, max_tokens: 5 }));
   assert.deepEqual([message.kind, message.at, message.was, message.is], ["message", 2, "1", "2"]);
-  assert.deepEqual([setting.kind, setting.name, setting.was, setting.is], ["setting", "temperature", "1", "0"]);
+  assert.deepEqual([setting.kind, setting.name, setting.was, setting.is], ["setting", "max_tokens", "–", "5"]);
   const [longer] = changes(ask([user("hi")]), ask([user("hi"), user("again")]));
   assert.deepEqual([longer.kind, longer.at, longer.lengths], ["length", 1, [1, 2]]);
   const [tools] = changes(ask([], { tools: [{ function: { name: "run" } }] }), ask([], { tools: [{ function: { name: "look" } }] }));

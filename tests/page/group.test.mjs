@@ -44,7 +44,9 @@ test("lengths far from the median are named, of four or more", () => {
   const rows = group({ n_main_calls: 10 }, { n_main_calls: 11 }, { n_main_calls: 9 }, { n_main_calls: 40 }, { n_main_calls: 2 });
   assert.deepEqual(outliers(rows, (each) => each.n_main_calls).map((each) => [each.id, each.value]), [["g-4", 2], ["g-3", 40]]);
   assert.deepEqual(outliers(rows.slice(1, 4), (each) => each.n_main_calls), []);
-  assert.ok(texts(rows).includes("g-3 has 40 calls; the median is 10."));
+  assert.ok(texts(rows).includes("g-3 has 40 calls of main; the median is 10."));
+  rows[3].n_sampled_tokens = 900;
+  assert.ok(texts(rows).includes("g-3 has 40 calls of main and 900 sampled tokens; the medians are 10 and 100."));
 });
 
 test("arithmetic", () => {
