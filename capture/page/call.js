@@ -31,7 +31,7 @@ export async function show(root, { id, n: given }, ctx) {
   graphing.catch(() => {});
   const call = await callOf(ctx.api, id, n, { signal: ctx.signal });
   /* The messages that are new are known when the parent's request has come: soon, or the rest is shown before. */
-  const talk = h("div.talk-place", h("p.quiet", "Reading…"));
+  const talk = h("div.talk-place.held", h("p.quiet", "Reading…"));
   const talking = asked(talk, call, id, ctx);
   talking.catch(() => {});
   await Promise.race([talking, pause(PARENT_MS, ctx.signal)]);
@@ -93,6 +93,7 @@ async function asked(talk, call, id, ctx) {
       /* Without the parent all are shown, and none is called new. */
     }
   }
+  talk.classList.remove("held");
   const known = before ? shared(before.map((each) => each.key), messages.map((each) => each.key)) : 0;
   fill(talk, messages.length ? conversation(messages, { known, parent: before ? call.parent : null })
     : h("p.quiet", call.request ? "No messages: see the raw request." : "The request isn't there yet."));
@@ -192,10 +193,11 @@ function timing(call) {
   const total = call.ended_ms ?? 0;
   if (!total) return h("p.quiet", call.status === "running" ? "It runs now." : "No times are known.");
   const queued = Math.min(call.queued_ms ?? 0, total);
-  const first = Math.min(Math.max(call.first_token_ms ?? total, queued), total);
+  const known = call.first_token_ms !== null;
+  const first = known ? Math.min(Math.max(call.first_token_ms, queued), total) : queued;
   const x = (ms) => ((ms / total) * 1000).toFixed(1);
-  const rate = call.first_token_ms !== null && call.n_sampled > 1 && total > first ? ((call.n_sampled - 1) / (total - first)) * 1000 : null;
-  const parts = [["queue", 0, queued, "waited for a place"], ["first", queued, first, "to the first token"], ["stream", first, total, "from there to the end"]].filter(([, a, b]) => b > a);
+  const rate = known && call.n_sampled > 1 && total > first ? ((call.n_sampled - 1) / (total - first)) * 1000 : null;
+  const parts = [["queue", 0, queued, "waited for a place"], ["first", queued, first, "to the first token"], ["stream", first, total, known ? "from there to the end" : "until it ended"]].filter(([, a, b]) => b > a);
   return h("div.timing",
     svg("svg", { class: "mask-bar", viewBox: "0 0 1000 14", preserveAspectRatio: "none", role: "img", "aria-label": parts.map(([, a, b, said]) => `${span(b - a)} ${said}`).join(", "), focusable: "false" },
       parts.map(([name, a, b]) => svg("rect", { class: `time-${name}`, x: x(a), y: name === "queue" ? 4 : name === "first" ? 2 : 0, width: Math.max(1, x(b) - x(a)), height: name === "queue" ? 6 : name === "first" ? 10 : 14 }))),

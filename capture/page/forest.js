@@ -14,7 +14,7 @@ const LANE = 16;
 /* Of the drawing, in pixels: with more lanes they stand closer. */
 const WIDEST = 260;
 /* Columns have a width, so that none moves when a row comes. */
-const HEADERS = [["Forest", "lanes"], ["Call", "", 58], ["Role", "", 136], ["Hangs on", "", 246], ["Prompt", "number", 74], ["Sampled", "number", 74], ["Finish", "", 84], ["Status", "", 106], ["Began", "number", 82], ["First token", "number", 90], ["Took", "number", 74], ["Notes"]];
+const HEADERS = [["Forest", "lanes"], ["Call", "", 58], ["Role", "", 152], ["Hangs on", "", 240], ["Prompt", "number", 72], ["Sampled", "number", 70], ["Finish", "", 84], ["Status", "", 106], ["Began", "number", 78], ["First token", "number", 90], ["Took", "number", 68], ["Notes"]];
 /* Rows that are there at once; more than a screen has. The rest are made behind the first sight. */
 const FIRST = 40;
 

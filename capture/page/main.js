@@ -45,7 +45,7 @@ function fault(error) {
     return;
   }
   fill(main, h("div.notice.bad", { role: "alert" },
-    h("p", error.message || String(error)),
+    h("h1", error.message || String(error)),
     error.hint ? h("p", error.hint) : null,
     h("p", h("button", { onclick: show }, "Try again"), " ", h("a", { href: "#/" }, "All rollouts"))));
 }
