@@ -403,7 +403,7 @@ _ROWS = (
     Row(
         code="time_limit",
         level="warn",
-        text="{count} calls, one after another, were given up after about {after_s} s each: so a time limit looks.",
+        text="{count} tries of requests were each given up after about {after_s} s, as by a time limit of the agent.",
         means="The agent, its HTTP library or a proxy on the way waits no longer than that and asks again, while the "
         "engine is still at work on the reply. None of it is trained, and the engine does the work twice.",
         do="Raise the time limit of the agent (its SDK, a proxy) above the longest reply; or have shorter ones "
