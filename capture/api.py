@@ -280,7 +280,7 @@ class _Api:
     async def reward(self, request: web.Request) -> web.StreamResponse:
         answers.query(request, {})
         body = await answers.body(request, fields=("reward", "per_call", "details", "force"))
-        if not body:
+        if not set(body) - {"force"}:
             answers.invalid_body("Nothing to attach.", hint="Give reward (a number, or null), per_call or details.")
         entry = await self._appliance.rollouts.reward(request.match_info["id"], body)
         return answers.answer(request, await self._rollout(entry))

@@ -285,7 +285,7 @@ async def test_rewards(ask, two_turns):
     assert (await ask("PUT", "/rollouts/r/reward", {"reward": None}))[1]["reward"] is None
     status, said = await ask("PUT", "/rollouts/r/reward", {"per_call": {"other": 1}})
     assert (status, said["error"]["code"]) == (422, "unknown_call")
-    for body in ({}, {"rewrad": 1}):
+    for body in ({}, {"rewrad": 1}, {"force": True}):
         status, said = await ask("PUT", "/rollouts/r/reward", body)
         assert (status, said["error"]["code"]) == (422, "invalid_body")
 
