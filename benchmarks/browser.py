@@ -50,6 +50,10 @@ window.__notes = {violations: [], shifts: []};
 document.addEventListener("securitypolicyviolation", (event) => {
   window.__notes.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`);
 });
+// Told at once, before the page hears of it: from here on the view that can be seen is not the one that was asked for.
+navigation.addEventListener("navigate", (event) => {
+  if (event.hashChange) performance.clearMarks("useful");
+});
 new PerformanceObserver((list) => {
   for (const shift of list.getEntries()) {
     const box = (rect) => `${rect.x},${rect.y} ${rect.width}x${rect.height}`;

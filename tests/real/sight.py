@@ -35,13 +35,26 @@ class Sight:
         await self.settled()
 
     async def settled(self) -> None:
-        """Wait until the view has been drawn."""
-        await self.tab.wait_for_function("() => document.getElementById('main')?.getAttribute('aria-busy') === 'false'")
+        """Wait until the view that the address names can be seen."""
+        await self.tab.wait_for_function(
+            """() => document.getElementById('main')?.getAttribute('aria-busy') === 'false'
+                     && performance.getEntriesByName('useful').length > 0"""
+        )
 
     async def press(self, *names: str) -> None:
         """Press keys, one after another."""
         for name in names:
             await self.tab.keyboard.press(name)
+
+    async def unfold(self) -> None:
+        """Open whatever is folded, and what is folded within it, and wait until nothing more comes of it."""
+        await self.until(
+            """() => {
+              const folded = [...document.querySelectorAll('main details:not([open])')];
+              for (const each of folded) each.open = true;
+              return folded.length === 0;
+            }"""
+        )
 
     async def text(self, part: str = "body") -> str:
         """Return the text that can be seen in a part of the page."""

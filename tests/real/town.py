@@ -48,6 +48,8 @@ def broken() -> Any:
 
 async def mend_the_bill(home: House, folder: Path) -> None:
     """Let bin/demo's agent do its task, in two rollouts of one group."""
+    # A whole number: one format needs one of each token.
+    await home.control("POST", "/engine/weights", json={"version": "7"})
     for n, (limits, reward) in enumerate([({}, 1.0), ({"max_calls": 3}, 0.0)]):
         rollout = await home.rollout(
             id=f"bill-{n}", group="bill", labels={"split": "train", "task": "bill"}, limits=limits,
