@@ -10,6 +10,8 @@ MEASUREMENTS = {
     "overhead": "what Treering adds to a call, beside no proxy and a bare one",
     "drift": "what of a conversation is rendered anew to other ids, plain, pinned and re-rendered",
     "graph": "bytes per distinct token, time per append",
+    "replay": "agents' traffic at its own times, 32 to 384 rollouts at once, and that nothing was dropped",
+    "memory": "what 1,000 open rollouts hold: all in memory, most of them idle, closed",
     "store": "commits a second, calls lost to kills, exported tokens a second",
     "page": "how long until the page shows what was asked for, in a real browser",
 }

@@ -20,7 +20,7 @@ async def main(upstream: str) -> None:
     async with aiohttp.ClientSession(connector=pool, timeout=limits, cookie_jar=jar, auto_decompress=False) as engine:
 
         async def relay(asked: web.BaseRequest) -> web.StreamResponse:
-            url, body = URL(upstream + asked.raw_path, encoded=True), await asked.read()
+            url, body = URL(upstream + asked.raw_path, encoded=True), await asked.content.read()
             head = CIMultiDict((k, v) for k, v in asked.headers.items() if k.lower() not in _OURS)
             async with engine.request(asked.method, url, data=body, headers=head, skip_auto_headers=_AUTO) as answer:
                 kept = CIMultiDict((k, v) for k, v in answer.headers.items() if k.lower() not in _OURS)

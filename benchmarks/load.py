@@ -13,6 +13,7 @@ import asyncio
 import time
 from array import array
 from collections.abc import Callable, Sequence
+from zlib import crc32
 
 import msgspec
 
@@ -116,8 +117,10 @@ class Chunks:
 class Reply:
     """Reads one reply as it comes. Sans-I/O."""
 
-    def __init__(self, *, keep: bool = False, marks: Marks = CHAT) -> None:
+    def __init__(self, *, keep: bool = False, marks: Marks = CHAT, check: bool = False) -> None:
         self.status = 0
+        # Of the body, None unless asked for.
+        self.crc: int | None = 0 if check else None
         self.streamed = False
         self.first_token_at: float | None = None
         self.n_bytes = 0
@@ -152,6 +155,8 @@ class Reply:
         self.n_bytes += len(data)
         if self.kept is not None:
             self.kept.append(data)
+        if self.crc is not None:
+            self.crc = crc32(data, self.crc)
         return self._chunks.ended if self._chunks is not None else self._left <= 0
 
     def _look(self, data: bytes, now: float) -> None:
@@ -201,9 +206,9 @@ class Client(asyncio.Protocol):
         """Close the connection."""
         self._transport.close()
 
-    async def ask(self, request: Request, *, keep: bool = False) -> tuple[Sample, Reply]:
+    async def ask(self, request: Request, *, keep: bool = False, check: bool = False) -> tuple[Sample, Reply]:
         """Send a request and wait for the whole reply. Raises ConnectionError, also for a status other than 200."""
-        self._call, self._reply = request.call, Reply(keep=keep, marks=request.marks)
+        self._call, self._reply = request.call, Reply(keep=keep, marks=request.marks, check=check)
         self._done = asyncio.get_running_loop().create_future()
         started = time.perf_counter()
         self._transport.writelines([request.head, request.body])
@@ -240,13 +245,18 @@ class Client(asyncio.Protocol):
             self._done.set_exception(error)
 
 
-async def run_round(url: str, lanes: Sequence[Lane], flow: Flow, *, warmed: Callable[[], None]) -> Round:
+async def run_round(
+    url: str | Sequence[str], lanes: Sequence[Lane], flow: Flow, *, warmed: Callable[[], None]
+) -> Round:
     """Send what every lane holds, all lanes at once; `warmed` is called just before the clock starts.
+
+    With several addresses each lane has one, by turns.
 
     Raises TimeoutError, or an ExceptionGroup of ConnectionErrors.
     """
     async with asyncio.timeout(ROUND_LIMIT_S):
-        clients = [await Client.connect(url, flow) for _ in lanes]
+        urls = [url] if isinstance(url, str) else url
+        clients = [await Client.connect(urls[i % len(urls)], flow) for i in range(len(lanes))]
         try:
             async with asyncio.TaskGroup() as group:
                 for client, lane in zip(clients, lanes, strict=True):

@@ -32,7 +32,7 @@ from typing import Any
 
 import uvloop
 
-from benchmarks import dialects, matrix, nginx, pages, peers, report, systems, wire
+from benchmarks import dialects, flat, matrix, nginx, pages, peers, report, systems, wire, workers
 from benchmarks.corpus import Corpus
 from benchmarks.plan import Shape
 from benchmarks.report import Row
@@ -67,7 +67,13 @@ def run(argv: list[str]) -> int:
     command = " ".join(["bin/bench overhead", *argv])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            if asked.dialects:
+            if asked.calls:
+                told = runner.run(flat.measure(calls=100 if asked.quick else flat.POINTS[-1]))
+                sys.stdout.write(f"{told['verdict']}\n")
+            elif asked.workers:
+                told = runner.run(workers.measure(quick=asked.quick))
+                sys.stdout.write(f"\n{told['verdict']}\n")
+            elif asked.dialects:
                 wanted = [shape for shape in dialects.shapes() if matrix.is_wanted(shape, asked.only)]
                 told = runner.run(dialects.run(wanted, quick=asked.quick, command=command))
             else:
@@ -80,6 +86,12 @@ def run(argv: list[str]) -> int:
     if asked.docs and asked.dialects:
         dialects.DOCUMENT.write_text(json.dumps(told, indent=1) + "\n")
         PAGE.write_text(dialects.with_section(PAGE.read_text(), told))
+    elif asked.docs and asked.calls:
+        flat.DOCUMENT.write_text(json.dumps(told, indent=1) + "\n")
+        PAGE.write_text(pages.replaced(PAGE.read_text(), "calls", pages.calls(told)))
+    elif asked.docs and asked.workers:
+        workers.DOCUMENT.write_text(json.dumps(told, indent=1) + "\n")
+        PAGE.write_text(pages.replaced(PAGE.read_text(), "workers", workers.section(told)))
     elif asked.docs:
         publish(told)
     return 0
@@ -102,6 +114,8 @@ def _parser() -> argparse.ArgumentParser:
         "--peers", action="store_true", help="OpenEnv's, LiteLLM's and verifiers' too, installed on use"
     )
     parser.add_argument("--docs", action="store_true", help="write docs/overhead.json and the tables in the docs")
+    parser.add_argument("--calls", action="store_true", help="a call's cost behind 1 to 1,000 others, and nothing else")
+    parser.add_argument("--workers", action="store_true", help="1, 2, 4 … processes and replicas, and nothing else")
     parser.add_argument("--dialects", action="store_true", help="every dialect beside chat, and nothing else")
     parser.add_argument("--tunnel", choices=["ssh"], help="a tunnel on loopback beside the way without, and no more")
     return parser

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.report import Row, describe, line, ratio_of, rule, shown, verdict
+from benchmarks import flat
+from benchmarks.report import NOISY_SPREAD, Row, describe, line, ratio_of, rule, shown, verdict
 
 
 def replaced(page: str, name: str, text: str) -> str:
@@ -43,6 +44,12 @@ def overhead(told: Mapping[str, Any]) -> str:
         if own:
             parts.append(f"\n{title}\n\n{verdict(own)}.\n\n{table(own)}")
     return "".join(parts)
+
+
+def calls(told: Mapping[str, Any]) -> str:
+    """Return the section on a run of `overhead --calls`."""
+    lines = "".join(flat.table_line(msgspec.convert(row, flat.Point)) for row in told["rows"])
+    return f"{run_of(told)} {told['verdict'][0].upper()}{told['verdict'][1:]}.\n\n{flat.heading()}{lines}"
 
 
 def _case(row: Row) -> tuple[str, ...]:
@@ -137,10 +144,19 @@ def _peers(made: Sequence[Row]) -> str:
     lines = [line(columns), rule(columns, words=(1, 2))]
     for systems in cases.values():
         own = systems["treering"]
-        times = [f"{own.rps / systems[name].rps:,.1f} x" if name in systems else "" for name in peers]
+        times = [_times(systems.get(name)) for name in peers]
         rates = [_rps(systems.get(name)) for name in ("bare", "treering", *peers)]
         lines.append(line((*_case(own), *rates, *times)))
     return "".join(lines)
+
+
+def _times(row: Row | None) -> str:
+    """Return how many times a peer's requests Treering does, in brackets if the pairs differ too much to say."""
+    if row is None or row.treering_ratio is None:
+        return ""
+    noisy = (row.treering_spread or 0.0) > NOISY_SPREAD
+    told = f"({row.treering_ratio:,.1f} x)" if noisy else f"{row.treering_ratio:,.1f} x"
+    return f"{told}, CPU {row.treering_cpu_ratio or 0.0:,.1f} x"
 
 
 def _rps(row: Row | None) -> str:

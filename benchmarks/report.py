@@ -59,6 +59,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     # disturbs the least.
     cpu_ratio_to_bare: float | None = None
     cpu_ratio_spread: float | None = None
+    # Treering's requests per second by this system's, median over the pairs; null for Treering, and without it.
+    treering_ratio: float | None = None
+    treering_spread: float | None = None
+    treering_cpu_ratio: float | None = None
 
 
 def rows(shape: Shape, turns: dict[str, list[Turn]], *, upstream: str = "engine") -> list[Row]:
@@ -77,6 +81,7 @@ def rows(shape: Shape, turns: dict[str, list[Turn]], *, upstream: str = "engine"
             # A round may have taken less CPU time than the kernel counts.
             ratios = [its.cpu_ms / max(mine.cpu_ms, 1e-3) for mine, its in zip(own, bare, strict=True)]
             cpu, cpu_spread = statistics.median(ratios), spread_of(ratios)
+        ours, ours_spread, ours_cpu = _beside(turns.get("treering"), own) if system != "treering" else (None,) * 3
         first, base = _first_tokens(own), _first_tokens(direct)
         gaps = [gap for turn in own for sample in turn.round.samples for gap in sample.gaps_ms]
         made.append(
@@ -104,9 +109,26 @@ def rows(shape: Shape, turns: dict[str, list[Turn]], *, upstream: str = "engine"
                 gap_ms_p99=_round(percentile(gaps, 0.99)) if gaps else None,
                 cpu_ratio_to_bare=None if cpu is None else round(cpu, 3),
                 cpu_ratio_spread=None if cpu_spread is None else round(cpu_spread, 3),
+                treering_ratio=ours,
+                treering_spread=ours_spread,
+                treering_cpu_ratio=None if system == "direct" else ours_cpu,
             )
         )
     return made
+
+
+def _beside(ours: Sequence[Turn] | None, own: Sequence[Turn]) -> tuple[float | None, float | None, float | None]:
+    """Return Treering's requests by a system's, the spread of that, and the same by CPU time."""
+    if ours is None:
+        return None, None, None
+    ratios = [mine.round.rps / its.round.rps for mine, its in zip(ours, own, strict=True)]
+    cpu = [its.cpu_ms / max(mine.cpu_ms, 1e-3) for mine, its in zip(ours, own, strict=True)]
+    spread = spread_of(ratios)
+    return (
+        _round(statistics.median(ratios)),
+        None if spread is None else _round(spread),
+        _round(statistics.median(cpu)),
+    )
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -139,6 +139,8 @@ class Treering(System):
         self._control = control_url.removeprefix("http://")
         self._key = key
         self._rollouts: list[str] = []
+        # Of all rollouts that were ever registered here.
+        self.ids_by_secret: dict[str, str] = {}
         self._connection = http.client.HTTPConnection(self._control, timeout=60)
         self._asked = 0.0
 
@@ -155,7 +157,13 @@ class Treering(System):
         made = self.ask("POST", "/rollouts", body)
         listed: list[dict[str, Any]] = made.get("rollouts", [made])
         self._rollouts = [each["id"] for each in listed]
+        self.ids_by_secret |= {each["secret"]: each["id"] for each in listed}
         return listed
+
+    def stop(self) -> None:
+        """Stop the process."""
+        self._connection.close()
+        super().stop()
 
     @property
     def pid(self) -> int:
@@ -165,20 +173,34 @@ class Treering(System):
     def close_round(self, calls: dict[int, int]) -> None:
         """Wait until all is recorded, and drop it. Raises RuntimeError if a call is missing."""
         for conversation, rollout in enumerate(self._rollouts):
-            numbers = self.ask("GET", f"/rollouts/{rollout}/calls?limit=1000")["calls"]
-            sound = [each for each in numbers if each["status"] == "complete" and each["n_sampled"]]
-            if len(sound) != calls[conversation]:
-                raise RuntimeError(f"{calls[conversation]} calls were made and {len(sound)} recorded")
+            sound = sum(each["status"] == "complete" and bool(each["n_sampled"]) for each in self.recorded(rollout))
+            if sound != calls[conversation]:
+                raise RuntimeError(f"{calls[conversation]} calls were made and {sound} recorded")
             self.ask("DELETE", f"/rollouts/{rollout}")
+
+    def recorded(self, rollout: str) -> Iterator[dict[str, Any]]:
+        """Yield the calls of a rollout, without their ids."""
+        after: Any = ""
+        while after is not None:
+            page = self.ask("GET", f"/rollouts/{rollout}/calls?limit=1000" + (f"&after={after}" if after != "" else ""))
+            yield from page["calls"]
+            after = page["next"]
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Ask the control plane. Raises RuntimeError unless it does as it is asked."""
         headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
-        # One connection for all that a thread asks in a second: a round of 512 rollouts asks twice for each.
+        # One connection for all that is asked in a moment: a round of 512 rollouts asks twice for each.
         if time.monotonic() - self._asked > KEPT_S:
             self._connection.close()
-        self._connection.request(method, path, None if body is None else json.dumps(body), headers)
-        answer = self._connection.getresponse()
+        payload = None if body is None else json.dumps(body)
+        try:
+            self._connection.request(method, path, payload, headers)
+            answer = self._connection.getresponse()
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+            # It was closed before a byte of the answer: once more, on another.
+            self._connection.close()
+            self._connection.request(method, path, payload, headers)
+            answer = self._connection.getresponse()
         text = answer.read()
         self._asked = time.monotonic()
         if answer.status >= 300:
@@ -294,6 +316,11 @@ def _cpu_ms(pid: int) -> float:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             nanoseconds += int((task / "schedstat").read_text().split()[0])
     return nanoseconds / 1e6
+
+
+def tree_cpu_ms(pid: int) -> float:
+    """Return the CPU time used so far by a process and its children, in milliseconds."""
+    return sum(map(_cpu_ms, _family(pid)))
 
 
 def _family(pid: int) -> list[int]:

@@ -177,12 +177,13 @@ class Upstream(asyncio.Protocol):
         if not ask.streamed:
             self._whole(wire.whole(ask, reply_id))
             return
-        self._stream(ask, wire.events(ask, reply_id), opens_at_once=completing is None)
+        self._stream(ask, wire.events(ask, reply_id), reply_id, opens_at_once=completing is None)
 
-    def _stream(self, ask: Ask, events: list[bytes], *, opens_at_once: bool) -> None:
+    def _stream(self, ask: Ask, events: list[bytes], reply_id: bytes, *, opens_at_once: bool) -> None:
         """Begin a stream; `opens_at_once`: its first event, the role, brings no token."""
-        self._events, self._sent, self._call = events, 0, ask.call
-        self._transport.write(_STREAM_HEAD)
+        del reply_id
+        self._open(events)
+        self._call = ask.call
         self._write()
         if self._call is None:
             self._rest()
@@ -209,7 +210,16 @@ class Upstream(asyncio.Protocol):
         if self._sent < len(self._events):
             self._write()
             asyncio.get_running_loop().call_soon(self._rest)
-        elif self._events:
+        else:
+            self._close()
+
+    def _open(self, events: list[bytes]) -> None:
+        self._events, self._sent = events, 0
+        self._transport.write(_STREAM_HEAD)
+
+    def _close(self) -> None:
+        """End a stream, unless its client has gone."""
+        if self._events:
             self._transport.write(b"0\r\n\r\n")
             self._end()
 

@@ -35,15 +35,21 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     def header(self) -> str:
         """Return the ask as the value of its header."""
         call = "" if self.call is None else self.call
-        return f"{self.start},{self.n_prompt},{self.streamed:d},{self.ids:d},{call}"
+        told = f"{self.start},{self.n_prompt},{self.streamed:d},{self.ids:d},{call}"
+        return told if self.n_sampled == REPLY_TOKENS else f"{told},{self.n_sampled}"
 
 
 def read_header(value: str) -> Ask:
     """Return the ask that a header's value says. Raises ValueError."""
-    *numbers, call = value.split(",")
-    start, n_prompt, streamed, ids = map(int, numbers)
-    known = int(call) if call else None
-    return Ask(start=start, n_prompt=n_prompt, streamed=bool(streamed), ids=bool(ids), call=known)
+    start, n_prompt, streamed, ids, call, *sampled = value.split(",")
+    return Ask(
+        start=int(start),
+        n_prompt=int(n_prompt),
+        streamed=streamed == "1",
+        ids=ids == "1",
+        call=int(call) if call else None,
+        n_sampled=int(sampled[0]) if sampled else REPLY_TOKENS,
+    )
 
 
 class Wire:
