@@ -13,9 +13,10 @@ const CELL = 84;
 const HEAD = 64;
 const NARROW = { below: 600, cell: 60, head: 46 };
 const OVER = 8;
+const PAUSE_MS = 40;
 
 export class TokenGrid {
-  /* sides: [{name, windows, total, kindAt(position), from}]; onAt(side, position) when a cell is meant. */
+  /* sides: [{name, windows, total, hasText, kindAt(position)}]; onAt(side, position) when a cell is meant. */
   constructor(sides, { at = 0, differs = null, onAt = () => {}, label }) {
     this.sides = sides;
     this.differs = differs;
@@ -39,6 +40,7 @@ export class TokenGrid {
   }
 
   close() {
+    clearTimeout(this.wanting);
     this.resized.disconnect();
   }
 
@@ -107,9 +109,14 @@ export class TokenGrid {
       fresh.push(element);
     }
     this.space.append(...fresh);
-    const [start, end] = [from * this.columns, (to + 1) * this.columns];
-    for (const side of this.sides) side.windows.want(start, Math.min(end, side.total));
+    this.#want(from * this.columns, (to + 1) * this.columns);
     this.#mean();
+  }
+
+  /* What is in view when scrolling pauses: of what flies by, nothing is asked. */
+  #want(start, end) {
+    clearTimeout(this.wanting);
+    this.wanting = setTimeout(() => { for (const side of this.sides) side.windows.want(start, Math.min(end, side.total)); }, PAUSE_MS);
   }
 
   #row(r) {
@@ -134,10 +141,10 @@ export class TokenGrid {
       if (position === this.differs) classes.push("first-differs");
       else if (position > this.differs) classes.push(s === 0 && this.sides.length > 1 ? "lost" : "after");
     }
-    const seen = visible(token.piece);
+    const seen = side.hasText ? visible(token.piece) || (token.piece === null ? "▯" : "∅") : token.id;
+    const scored = token.logprob === null || token.logprob === undefined ? "" : token.logprob.toFixed(2);
     return h("div.token", { role: "gridcell", id, class: classes.join(" "), dataset: { s, at: position } },
-      h("span.piece", seen || (token.piece === null ? "▯" : "∅")),
-      h("small", token.id, token.logprob === null || token.logprob === undefined ? "" : ` ${token.logprob.toFixed(2)}`));
+      h("span.piece", seen), h("small", side.hasText ? `${token.id} ${scored}` : scored));
   }
 
   /* Marks the cell that is meant. */

@@ -23,18 +23,12 @@ export async function show(root, { id, n: given }, ctx) {
   const broken = call.link === "drift" || call.link === "compaction";
   const beside = call.parent !== null && (ctx.query.has("beside") ? ctx.query.get("beside") === "1" : broken);
   const asked = ctx.query.get("at") === null ? Number.NaN : Number(ctx.query.get("at"));
-  const guess = Number.isInteger(asked) && asked >= 0 ? asked : call.drift?.at ?? call.n_prompt ?? 0;
-  const start = Math.floor(guess / SIZE) * SIZE;
-  const windowOf = async (which) => {
-    try {
-      return await textOf(ctx, id, which, start, start + SIZE);
-    } catch (error) {
-      /* A position behind its end: the window of its beginning says how many there are. */
-      if (error.status === 422 && start) return textOf(ctx, id, which, 0, SIZE);
-      throw error;
-    }
+  const wanted = Number.isInteger(asked) && asked >= 0 ? asked : call.drift?.at ?? call.n_prompt ?? 0;
+  const windowOf = (which, most) => {
+    const start = Math.floor(Math.max(0, Math.min(wanted, most - 1)) / SIZE) * SIZE;
+    return textOf(ctx, id, which, start, start + SIZE);
   };
-  const [first, parentFirst] = await Promise.all([windowOf(n), beside ? windowOf(call.parent).catch((error) => ({ error })) : null]);
+  const [first, parentFirst] = await Promise.all([windowOf(n, (call.n_prompt ?? 0) + (call.n_sampled ?? 0)), beside ? windowOf(call.parent, call.n_shared).catch((error) => ({ error })) : null]);
   if (ctx.signal.aborted) return;
   if (!first.n_tokens) {
     nothing(root, call, graphing, first, id, ctx);
@@ -46,7 +40,7 @@ export async function show(root, { id, n: given }, ctx) {
     const windows = new Windows(window.n_tokens, (from, end) => textOf(ctx, id, which, from, end), () => grid?.refresh());
     windows.put(window.start, window);
     const made = {
-      n: which, name, windows, total: window.n_tokens, nPrompt: window.n_prompt, mask: null, row: null,
+      n: which, name, windows, hasText: window.source !== null, total: window.n_tokens, nPrompt: window.n_prompt, mask: null, row: null,
       kindAt: (position) => (made.mask && within(made.mask.runs, position) ? "trained" : position >= window.n_prompt ? "sampled" : "context"),
     };
     return made;
@@ -81,7 +75,7 @@ export async function show(root, { id, n: given }, ctx) {
   fill(root,
     h("div.row.spread", h("h1", `Tokens of call ${n}`), h("div.row", h("a.button", { href: to("rollouts", id, "calls", n) }, "The call"), copyCurl(() => `rollouts/${encodeURIComponent(id)}/calls/${n}/text?start=${Math.floor(grid.at / SIZE) * SIZE}&end=${Math.min(own.total, (Math.floor(grid.at / SIZE) + 1) * SIZE)}`, ctx))),
     h("p", `${number(own.nPrompt)} read, ${number(own.total - own.nPrompt)} sampled. `, trained,
-      first.source ? "" : [" ", h("span.quiet", first.reason || "The tokens' text can't be had; their ids are below.")]),
+      first.source ? "" : [" ", h("strong", "Ids alone: "), first.reason || "the tokens' text can't be had."]),
     parentFirst?.error ? h("p.notice.warn", `The parent's tokens can't be had: ${parentFirst.error.message}`) : null,
     broken ? h("p.notice.warn.break-place", { role: "note" }, h("strong", call.link === "drift" ? "Drift. " : "Compaction. "), h("span", "…")) : null,
     h("div.row.token-tools", { role: "group", "aria-label": "Where to" },
@@ -171,7 +165,7 @@ async function nameBreak(root, call, sides, at, ctx, id) {
     }
     tokens.push(token || null);
   }
-  const say = (token) => (token ? [h("code.piece", visible(token.piece) || "▯"), ` (id ${token.id})`] : "nothing more");
+  const say = (token) => (token ? (visible(token.piece) ? [h("code.piece", visible(token.piece)), ` (id ${token.id})`] : ["id ", h("code.piece", token.id)]) : "nothing more");
   const where = call.drift ? (call.drift.where === "sampled" ? "in the parent's reply" : "in the parent's prompt") : "";
   fill(place, `The first ${plural(at, "token")} are the same. At position ${number(at)}${where ? `, ${where},` : ""} the parent has `, say(tokens[0]), `, and call ${call.n} has `, say(tokens[1]), ".",
     call.drift ? ` ${plural(call.drift.tokens, "token")} of the parent's are lost; cause: ${plain(call.drift.cause)}.` : "");
@@ -185,7 +179,7 @@ function described(side, position, named) {
   const span = side.row?.spans.find((each) => each.start <= position && position < each.end);
   const from = position >= side.nPrompt ? `sampled by call ${side.n}` : span?.kind === "sampled" ? `sampled by call ${span.call}` : "from the prompt";
   const p = token.logprob === null || token.logprob === undefined ? null : Math.exp(token.logprob);
-  return [...words, "id ", h("code", token.id), ", text ", token.piece === null ? h("span.quiet", "none of its own (part of a character, or not to be had)") : h("code", JSON.stringify(token.piece)),
+  return [...words, "id ", h("code", token.id), ", text ", token.piece === null ? h("span.quiet", side.hasText ? "none of its own: part of a character" : "not to be had") : h("code", JSON.stringify(token.piece)),
     p === null ? "" : `, logprob ${token.logprob.toFixed(4)} (p ${p < 0.0001 ? p.toExponential(1) : p.toFixed(4)})`, `, ${from}, ${MASK[kind]}.`];
 }
 
