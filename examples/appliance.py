@@ -59,7 +59,7 @@ class Appliance:
     @property
     def page(self) -> str:
         """The page's address. The key stands behind `#`, which no browser sends to a server."""
-        return f"{self.url}/#{self.key}"
+        return f"{self.url}/#key={self.key}"
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Call what the client has no method for; return the answer's JSON."""

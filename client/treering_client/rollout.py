@@ -69,7 +69,7 @@ class Rollout:
         return self._dict(self._transport.call("GET", f"{self._path}/graph"))
 
     def findings(self) -> list[dict[str, Any]]:
-        """Return its findings; each has `code`, `level`, `calls`, `message`, `data`, `means` and `hint` (what to do)."""
+        """Return its findings; each has `code`, `level`, `calls`, `message`, `data`, `means`, `hint`."""
         found: list[dict[str, Any]] = self._dict(self._transport.call("GET", f"{self._path}/findings"))["findings"]
         return found
 

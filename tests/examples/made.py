@@ -45,7 +45,7 @@ class Made:
             self.printed += line
             if line.startswith("Ctrl-C"):
                 break
-        found = re.search(r"(http://127\.0\.0\.1:\d+)/#(\S+)", self.printed)
+        found = re.search(r"(http://127\.0\.0\.1:\d+)/#key=(\S+)", self.printed)
         if found is None:
             pytest.fail(f"{self.printed}{self.process.communicate(timeout=LIMIT_S)}")
         self.url, self.key = found.groups()
