@@ -209,7 +209,8 @@ class _Events:
     async def of_one(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["id"]
         start = _start(request)
-        if start is None:
+        # Of one that was deleted there is still its last event to tell, to whoever had not come so far.
+        if start is None or not await self._appliance.store.events(start, rollout=name, limit=1):
             await self._appliance.rollouts.entry(name)
         return await self._serve(request, name)
 

@@ -110,6 +110,18 @@ async def test_one_rollouts_events_alone(home):
         assert await reader.answer.content.read() == b""
 
 
+async def test_a_rollout_that_never_was_is_not_waited_for(home):
+    error = (await home.control("GET", "/rollouts/none/events?after=0", status=404))["error"]
+    assert error["code"] == "rollout_not_found"
+    await home.rollout(id="was")
+    await home.control("DELETE", "/rollouts/was", status=204)
+    async with reading(home, "/rollouts/was/events?after=0") as reader:
+        # Whoever had not come so far is told its end, and whoever has is not kept waiting.
+        await reader.until("rollout.deleted")
+        last = reader.ids[-1]
+    await home.control("GET", f"/rollouts/was/events?after={last}", status=404)
+
+
 async def test_without_an_id_it_begins_now_and_says_where_that_is(home):
     await home.rollout(id="before")
     async with reading(home) as reader:
