@@ -220,7 +220,7 @@ export const repliesAlike = (mine, theirs) => same(replyOf(mine).map(bare), repl
 export function goingOn(graphs, names, rows) {
   return graphs.flatMap(({ rollout }, at) => {
     const side = at === 0 ? "a" : "b";
-    const alone = rows.filter((row) => row[side] && !row[side === "a" ? "b" : "a"]).length;
+    const alone = rows.filter((row) => row[side] && !row[side].discarded && !row[side === "a" ? "b" : "a"]).length;
     const out = [];
     if (alone > 0) out.push(`${names[at]} has ${alone.toLocaleString("en-GB")} ${alone === 1 ? "call" : "calls"} of main that the other has not.`);
     if (rollout.stopped) out.push(`${names[at]} was stopped by its limit ${rollout.stopped.limit}.`);

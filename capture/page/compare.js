@@ -26,7 +26,7 @@ export async function show(root, { a, b }, ctx) {
   const apart = h("div.compare-apart");
   const paths = names.map((name) => `rollouts/${encodeURIComponent(name)}/graph`);
   const read = () => Promise.all(paths.map((path) => ctx.api.get(path, { signal: ctx.signal })));
-  let graphs = await read();
+  const draw = () => fill(holder, sections(names, graphs));
 
   fill(root,
     h("div.row.spread.view-head", h("h1", names[0], h("span.quiet", " and "), names[1]),
@@ -36,7 +36,8 @@ export async function show(root, { a, b }, ctx) {
     h("section.panel", { "aria-labelledby": "compare-apart" }, h("h2", { id: "compare-apart" }, "Where they part"), apart),
     holder);
 
-  const draw = () => fill(holder, sections(names, graphs));
+  fill(apart, h("p.quiet", "Reading both…"));
+  let graphs = await read();
   draw();
   fill(apart, a === b ? h("p", "These are one and the same.") : h("p.quiet", "Comparing requests…"));
   const tell = async () => fill(apart, await told(names, graphs, ctx));
@@ -91,7 +92,7 @@ async function told(names, graphs, ctx) {
     message ? h("div.compare-message", [[names[0], message.was], [names[1], message.is]].map(([name, middle]) =>
       h("figure", h("figcaption.quiet", `Message ${message.at} of ${name}`), h("pre", { tabindex: "0" }, h("span.quiet", message.before), middle ? h("mark", middle) : h("mark", { "aria-label": "nothing" }, "∅"), h("span.quiet", message.after))))) : null,
     k < rows.length ? h("p", "Read them: ", h("a", { href: to("rollouts", names[0], "calls", rows[k].a.n) }, `call ${rows[k].a.n} of ${names[0]}`), ", ", h("a", { href: to("rollouts", names[1], "calls", rows[k].b.n) }, `call ${rows[k].b.n} of ${names[1]}`), ".") : null,
-    sampling ? h("p.said-warn", h("span", { "aria-hidden": "true" }, "! "), sampling) : h("p", "Their calls were sampled alike, as far as both went."),
+    sampling ? h("p.said-warn", h("span", { "aria-hidden": "true" }, "! "), sampling) : rows.length ? h("p", "Their calls were sampled alike, as far as both went.") : null,
     strange.length ? h("p.said-warn", h("span", { "aria-hidden": "true" }, "! "), `They were run otherwise. ${strange.map(({ name, values }) => `${name}: ${values.map(({ value, ids }) => `${value} in ${ids.join(", ")}`).join(", ")}`).join("; ")}.`) : null,
   ];
 }
@@ -104,11 +105,17 @@ function sections(names, graphs) {
     panel("Findings", found(names, findings(...graphs, rankOf))),
     panel("Sampling of main", sampled(names, settings(main))),
     panel("Drift of main", drift(names, graphs)),
-    ...conversations.map(({ role, kind, rows }, at) => panel(title(role, kind), calls(names, rows), { fold: at > 3 })),
+    ...conversations.map((each, at) => {
+      const head = title(each, conversations.slice(0, at).filter((one) => one.role === each.role && one.kind === each.kind).length);
+      return panel(head, calls(head, names, each.rows), { fold: at > 3 });
+    }),
   ];
 }
 
-const title = (role, kind) => (role === "none" ? "Calls in no conversation" : kind ? `Calls: ${role}, ${kind}` : `Calls: ${role}`);
+function title({ role, kind }, before) {
+  if (role === "none") return "Calls in no conversation";
+  return `Calls: ${kind ? `${role}, ${kind}` : role}${before ? ` ${before + 1}` : ""}`;
+}
 
 function panel(head, held, { fold = false } = {}) {
   if (fold) return h("section.panel", h("details", h("summary", h("h2.compare-fold", head)), held));
@@ -159,8 +166,8 @@ function drift(names, graphs) {
   return wide("Drift of both", pairTable(names, rows));
 }
 
-function calls(names, rows) {
-  return wide("Calls of both", h("table.compare-calls",
+function calls(head, names, rows) {
+  return wide(`${head}, side by side`, h("table.compare-calls",
     h("caption.unseen", "Calls of both, in order; in the middle what differs"),
     h("thead", h("tr", heads(names).slice(0, 1), h("th", { scope: "col" }, "Differs in"), heads(names).slice(1))),
     h("tbody", rows.map((row) => {

@@ -51,7 +51,7 @@ export function statements(rows) {
   if (all === 0) return [];
   const said = [];
   const say = (level, text) => said.push({ level, text });
-  const of = (some) => (some.length === all ? (all === 1 ? "The only rollout" : `All ${whole(all)}`) : `${whole(some.length)} of ${whole(all)}`);
+  const of = (some) => (some.length === all ? (all === 1 ? "The only rollout" : all === 2 ? "Both" : `All ${whole(all)}`) : `${whole(some.length)} of ${whole(all)}`);
   const ids = (some) => (some.length === all ? "" : `: ${names(some.map((row) => row.id))}`);
   const verb = (some, one, many) => (some.length === 1 ? one : many);
 
@@ -69,7 +69,7 @@ export function statements(rows) {
 
   const graded = rows.filter((row) => row.reward !== null);
   const numbers = spread(graded.map((row) => row.reward));
-  if (numbers === null) say(rows.some((row) => row.state === "closed") ? "warn" : "info", all === 1 ? "It has no reward." : `None of the ${whole(all)} has a reward.`);
+  if (numbers === null) say(rows.some((row) => row.state === "closed") ? "warn" : "info", all === 1 ? "It has no reward." : all === 2 ? "Neither has a reward." : `None of the ${whole(all)} has a reward.`);
   else {
     const ungraded = rows.filter((row) => row.reward === null);
     if (ungraded.length) say(ungraded.some((row) => row.state === "closed") ? "warn" : "info", `${of(ungraded)} ${verb(ungraded, "has", "have")} no reward${ids(ungraded)}.`);
@@ -79,7 +79,7 @@ export function statements(rows) {
   }
 
   const open = rows.filter((row) => row.state === "open");
-  if (open.length) say("info", `${of(open)} ${verb(open, "is", "are")} open still.`);
+  if (open.length) say("info", `${of(open)} ${verb(open, "is", "are")} still open.`);
   for (const { id, calls, tokens } of strays(rows)) {
     const parts = [calls && [`${whole(calls.value)} ${calls.value === 1 ? "call" : "calls"} of main`, calls.median], tokens && [`${whole(tokens.value)} sampled ${tokens.value === 1 ? "token" : "tokens"}`, tokens.median]].filter(Boolean);
     say("info", `${id} has ${parts.map(([text]) => text).join(" and ")}; ${parts.length === 1 ? "the median is" : "the medians are"} ${parts.map(([, middle]) => whole(middle)).join(" and ")}.`);

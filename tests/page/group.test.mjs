@@ -23,7 +23,7 @@ test("rewards that differ are told with their spread", () => {
 
 test("missing rewards are counted and named", () => {
   assert.ok(texts(group({ reward: 0 }, { reward: 1 }, { reward: null })).includes("1 of 3 has no reward: g-2."));
-  assert.ok(texts(group({ reward: null }, { reward: null })).includes("None of the 2 has a reward."));
+  assert.ok(texts(group({ reward: null }, { reward: null })).includes("Neither has a reward."));
   assert.ok(texts(group({ reward: 1 }, { reward: null })).some((text) => text.startsWith("Only one has a reward, 1")));
   assert.match(texts(group({}))[0], /group of one/);
 });
