@@ -142,7 +142,7 @@ class _Api:
 
     async def overview(self, request: web.Request) -> web.StreamResponse:
         look = _look(answers.query(request, _OVERVIEW, repeatable=("label",)))
-        found = await self._appliance.store.overview(look)
+        found = await summaries.overview(self._appliance.rollouts, self._appliance.store, look)
         self._appliance.lookout.refresh(found.behind)
         return answers.answer(request, summaries.overview_json(found))
 

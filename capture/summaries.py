@@ -13,6 +13,7 @@ Costs: a row with a summary is a few microseconds, of 1.3 KB; a graph some milli
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Sequence
 from datetime import timedelta
@@ -32,6 +33,9 @@ from graph.health import LEVELS, found, health_json, is_troubled
 
 MOST_READ = 200
 """Graphs read for one page: a screenful of rollouts that all run, some two seconds on a busy machine."""
+
+MOST_FIRST = 8
+"""Summaries that are made anew before rollouts are summed up; of more, the sums are told as they are, and say so."""
 
 Row = dict[str, Any] | answers.Passed | None
 """A row of the list: as a form, or as the JSON that was kept."""
@@ -118,6 +122,24 @@ async def page(rollouts: Rollouts, store: Store, look: Look) -> Listed:
                 return Listed(rows=tuple(rows), next=sheet.next)
     finally:
         await _keep(store, made)
+
+
+async def overview(rollouts: Rollouts, store: Store, look: Look) -> Overview:
+    """Return sums over the rollouts that are looked for. Raises `StoreError`.
+
+    Where few summaries are behind, their graphs are read first: in a small house the sums are of this moment.
+    """
+    found = await store.overview(look)
+    if not 0 < found.stale <= MOST_FIRST:
+        return found
+    made: list[tuple[Entry, Summary]] = []
+    for name in found.behind:
+        with contextlib.suppress(ClientError):
+            entry, read, _ = await _read(rollouts, name)
+            if not rollouts.owes(name):
+                made.append((entry, read))
+    await _keep(store, made)
+    return await store.overview(look)
 
 
 def overview_json(of: Overview) -> dict[str, Any]:

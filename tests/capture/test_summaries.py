@@ -331,7 +331,15 @@ async def test_the_list_and_the_sums(plane, ask):
     assert sums["as_of"] == NOW
 
 
-async def test_what_is_behind_is_read_behind_the_sums(plane, ask):
+async def test_a_few_that_are_behind_are_read_before_the_sums(plane, ask):
+    await add(plane, "a")
+    await plane.call("a", 0, [1, 2], [3])
+    sums = (await ask("/overview"))[1]
+    assert (sums["stale"], sums["calls"]) == (0, 1)
+
+
+async def test_what_is_behind_is_read_behind_the_sums(plane, ask, monkeypatch):
+    monkeypatch.setattr(summaries, "MOST_FIRST", 0)
     await add(plane, "a")
     assert (await ask("/overview"))[1]["stale"] == 1
     async with asyncio.timeout(30):
