@@ -14,28 +14,36 @@ export function live(id, ctx, on) {
   let reading = false;
   let again = false;
   const name = encodeURIComponent(id);
+  const stop = new AbortController();
+  const signal = AbortSignal.any([ctx.signal, stop.signal]);
+  const gone = () => {
+    if (signal.aborted) return;
+    stop.abort();
+    ctx.live("deleted");
+    on.onGone();
+  };
 
   const read = async () => {
     asked = true;
     if (reading) return;
     reading = true;
     try {
-      while (asked && !ctx.signal.aborted) {
+      while (asked && !signal.aborted) {
         asked = false;
-        const graph = await graphOf(ctx.api, id, { signal: ctx.signal, fresh: true });
-        if (ctx.signal.aborted) return;
+        const graph = await graphOf(ctx.api, id, { signal, fresh: true });
+        if (signal.aborted) return;
         await on.onGraph(graph);
-        await pause(PAUSE_MS + PER_CALL_MS * graph.calls.length, ctx.signal);
+        await pause(PAUSE_MS + PER_CALL_MS * graph.calls.length, signal);
       }
     } catch (error) {
-      if (!ctx.signal.aborted && error instanceof ApiError && error.status === 404) on.onGone();
+      if (!signal.aborted && error instanceof ApiError && error.status === 404) gone();
     } finally {
       reading = false;
     }
   };
 
   const state = (up) => {
-    if (ctx.signal.aborted) return;
+    if (signal.aborted) return;
     const open = on.seen().rollout.state === "open";
     ctx.live(open ? (up ? "live" : "reconnecting…") : "closed");
   };
@@ -44,7 +52,7 @@ export function live(id, ctx, on) {
     for (;;) {
       try {
         await ctx.api.stream(`rollouts/${name}/events`, {
-          signal: ctx.signal,
+          signal,
           onState: (up) => {
             state(up);
             /* What happened while the line was down, or before it was up, is in the graph. */
@@ -52,15 +60,15 @@ export function live(id, ctx, on) {
             again = true;
           },
           onEvent: ({ event }) => {
-            if (event === "rollout.deleted") on.onGone();
+            if (event === "rollout.deleted") gone();
             else read();
           },
         });
         return;
       } catch (error) {
-        if (ctx.signal.aborted) return;
+        if (signal.aborted) return;
         if (error.status === 404) {
-          on.onGone();
+          gone();
           return;
         }
         /* Events that are gone: read on from now. Anything else that trying again doesn't mend: say so. */
@@ -68,7 +76,7 @@ export function live(id, ctx, on) {
           ctx.live("not live");
           return;
         }
-        await pause(1000, ctx.signal);
+        await pause(1000, signal);
       }
     }
   };

@@ -17,6 +17,7 @@ const WIDEST = 260;
 const HEADERS = [["Forest", "lanes"], ["Call", "", 58], ["Role", "", 152], ["Hangs on", "", 240], ["Prompt", "number", 72], ["Sampled", "number", 70], ["Finish", "", 84], ["Status", "", 106], ["Began", "number", 78], ["First token", "number", 90], ["Took", "number", 68], ["Notes"]];
 /* Rows that are there at once; more than a screen has. The rest are made behind the first sight. */
 const FIRST = 40;
+const MORE = 160;
 
 export class Forest {
   constructor(id, { onSelect = () => {} } = {}) {
@@ -41,7 +42,16 @@ export class Forest {
   update(graph) {
     const first = this.rows.size === 0 && graph.calls.length > FIRST * 2;
     this.#show(graph, first ? FIRST : Infinity);
-    if (first) requestAnimationFrame(() => setTimeout(() => this.#rest()));
+    if (first) this.#more(FIRST + MORE);
+  }
+
+  /* Makes the other rows, some at a time, so that keys and the wheel are answered in between. */
+  #more(most) {
+    requestAnimationFrame(() => setTimeout(() => {
+      if (!this.pending) return;
+      this.#show(this.pending, most < this.pending.calls.length ? most : Infinity);
+      if (this.pending) this.#more(most + MORE);
+    }));
   }
 
   /* Makes the rows that are still to come. */
