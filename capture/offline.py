@@ -14,6 +14,7 @@ from capture.graphs import Graphs
 from capture.settings import Settings
 from capture.store import open_store
 from capture.store.base import Page, Query, Store
+from capture.store.summary import Look
 from graph.graph import Graph
 
 
@@ -52,6 +53,12 @@ class Offline:
             yield Pieces(self._runner, answer)
         finally:
             self._runner.run(answer.aclose())
+
+    def count(self, query: Mapping[str, Any]) -> int | None:
+        """Return how many rollouts a query's filters are about."""
+        asked = _read(query)
+        look = Look(state=asked.get("state"), group=asked.get("group"), labels=dict(asked.get("label", ())))
+        return self._runner.run(self._store.overview(look)).rollouts
 
 
 class Pieces:

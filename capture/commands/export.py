@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from capture import parquet
+from capture import parquet, terminal
 from capture.cli import Given
 from capture.client import Client, client
 from capture.errors import TreeringError, UsageError
@@ -28,6 +28,10 @@ WAIT_S = 600.0
 TOLD_EVERY_S = 0.2
 """Between two lines of progress on a terminal."""
 
+BAR = 24
+"""Columns of the bar."""
+
+FILTERS = ("group", "label", "state")
 OPTIONS = ("format", "roles", "drift", "threshold", "constrained", "aborted", "group", "label", "state")
 
 
@@ -36,6 +40,9 @@ class Source(Protocol):
 
     def page(self, query: Mapping[str, Any]) -> contextlib.AbstractContextManager[Any]:
         """Open the answer to `GET /sequences` with a query: what `outputs` reads."""
+
+    def count(self, query: Mapping[str, Any]) -> int | None:
+        """Return how many rollouts a query is about, None where that can't be told."""
 
 
 def export(given: Given) -> int:
@@ -51,6 +58,8 @@ def export(given: Given) -> int:
         if isinstance(output, Output):
             stack.callback(output.close)
         progress = _Progress(output)
+        if progress.shown and query.get("after") is None and asked["after"] is None:
+            progress.total = source.count({name: query.get(name) for name in FILTERS})
         try:
             while not output.whole:
                 with source.page({**query, "limit": PAGE, "after": output.end.next}) as answer:
@@ -104,21 +113,30 @@ class _Plane:
     def page(self, query: Mapping[str, Any]) -> contextlib.AbstractContextManager[Any]:
         return self._client.stream("/sequences", query=query, wait_s=WAIT_S)
 
+    def count(self, query: Mapping[str, Any]) -> int | None:
+        try:
+            return int(self._client.json("GET", "/overview", query=query)["rollouts"])
+        except TreeringError:
+            # What is wrong is said by the export itself.
+            return None
+
 
 class _Progress:
     """What is said on stderr: a line that changes, on a terminal alone; and where something is amiss."""
 
     def __init__(self, output: Output | Stdout) -> None:
         self._output = output
-        self._shown = sys.stderr.isatty()
-        self._begun = time.monotonic()
+        self.shown = sys.stderr.isatty()
+        # Of rollouts; None while it isn't known.
+        self.total: int | None = None
+        self._begun, self._before = time.monotonic(), output.end.rollouts
         self._next = 0.0
         if isinstance(output, Output) and output.end.rollouts:
             sys.stderr.write(f"going on behind {output.end.rollouts:,} rollouts\n")
 
     def watched(self, answer: Any) -> Any:
         """Return what reads an answer and tells of it."""
-        return _Watched(answer, self._tick) if self._shown else answer
+        return _Watched(answer, self._tick) if self.shown else answer
 
     def stopped(self) -> None:
         """Say how to go on."""
@@ -133,7 +151,7 @@ class _Progress:
         """Say what there is, and what there is not."""
         end = self._output.end
         self._clear()
-        if self._shown:
+        if self.shown:
             where = "" if out == "-" else f" to {out}"
             sys.stderr.write(f"exported {end.rollouts - end.refused:,} rollouts{where}\n")
         if end.refused:
@@ -144,14 +162,31 @@ class _Progress:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + TOLD_EVERY_S
-            mib = self._output.written / 2**20
-            rate = mib / max(now - self._begun, 1e-3)
-            sys.stderr.write(f"\r\x1b[K{self._output.end.rollouts:,} rollouts, {mib:,.1f} MiB, {rate:,.1f} MiB/s")
+            mib, took = self._output.written / 2**20, max(now - self._begun, 1e-3)
+            told = drawn(self._output.end.rollouts, self.total, before=self._before, took_s=took)
+            line = f"{told}, {mib:,.1f} MiB, {mib / took:,.1f} MiB/s"
+            sys.stderr.write(f"\r\x1b[K{line[: terminal.columns() - 1]}")
             sys.stderr.flush()
 
     def _clear(self) -> None:
-        if self._shown:
+        if self.shown:
             sys.stderr.write("\r\x1b[K")
+
+
+def drawn(done: int, total: int | None, *, before: int, took_s: float) -> str:
+    """Return how far an export is, as a bar where the end is known.
+
+    `before` of those that are done were there when it began, `took_s` seconds ago.
+    """
+    if not total:
+        return f"{done:,} rollouts"
+    # More may have come meanwhile.
+    full = min(BAR, BAR * done // total)
+    line = f"[{'#' * full}{'.' * (BAR - full)}] {done:,} of {total:,} rollouts"
+    if done > before and done < total:
+        left_s = took_s * (total - done) / (done - before)
+        line += f", {left_s / 60:,.0f} min left" if left_s >= 90 else f", {left_s:,.0f} s left"
+    return line
 
 
 class _Watched:

@@ -36,6 +36,16 @@ async def test_it_answers_as_the_route_does(settings):
     assert ([line["rollout"] for line in rollouts], end["next"]) == (["b"], None)
 
 
+async def test_it_counts_what_a_query_is_about(settings):
+    def count(**query):
+        with Offline(settings) as source:
+            return source.count({"group": None, "state": None, "label": None, **query})
+
+    assert await in_a_thread(count) == 2
+    assert await in_a_thread(count, group="g", state="closed") == 2
+    assert await in_a_thread(count, label=["split:train"]) == 0
+
+
 async def test_what_cannot_be_meant_is_said(settings):
     with pytest.raises(ClientError, match="did you mean verl"):
         await in_a_thread(read, settings, format="ver1")

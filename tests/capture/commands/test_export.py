@@ -336,17 +336,41 @@ async def test_conflicting_options_are_the_control_plane_s_to_refuse(run, rollou
 
 
 async def test_progress_is_for_a_terminal_alone(run, rollouts, monkeypatch):
-    await rollouts("a")
+    await rollouts("a", "b")
+    await rollouts("c", group="other")
 
     class Terminal(io.StringIO):
         def isatty(self):
             return True
 
+    monkeypatch.setattr(export, "PAGE", 1)
+    monkeypatch.setattr(export, "TOLD_EVERY_S", 0.0)
     monkeypatch.setattr(sys, "stderr", Terminal())
-    assert (await run("--out", "runs.jsonl"))[0] == 0
+    assert (await run("--out", "runs.jsonl", "--group", "g"))[0] == 0
     said = sys.stderr.getvalue()
+    assert "\r\x1b[K[........................] 0 of 2 rollouts, " in said
+    assert "\r\x1b[K[############............] 1 of 2 rollouts, " in said
     assert "MiB/s" in said
-    assert said.endswith("exported 1 rollouts to runs.jsonl\n")
+    assert said.endswith("exported 2 rollouts to runs.jsonl\n")
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert (await run("--out", "again.jsonl", "--group", "g"))[0] == 0
+    assert sys.stderr.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "before", "told"),
+    [
+        (1_200, None, 0, "1,200 rollouts"),
+        (0, 0, 0, "0 rollouts"),
+        (0, 4, 0, "[........................] 0 of 4 rollouts"),
+        (1, 4, 0, "[######..................] 1 of 4 rollouts, 30 s left"),
+        (2, 4, 1, "[############............] 2 of 4 rollouts, 20 s left"),
+        (1, 100, 0, "[........................] 1 of 100 rollouts, 16 min left"),
+        (5, 4, 0, "[########################] 5 of 4 rollouts"),
+    ],
+)
+def test_a_bar_says_how_far_it_is(done, total, before, told):
+    assert export.drawn(done, total, before=before, took_s=10.0) == told
 
 
 async def test_nobody_there(run, rollouts, plane):
