@@ -126,7 +126,7 @@ _ROWS = (
     Row(
         code="nothing_trainable",
         level="error",
-        text="No token of this rollout can be trained on ({why}).",
+        text="No token of this rollout can be trained on: {why}.",
         means="No sampled token of a main conversation passes every condition; the export would be empty.",
         do="See the reasons (docs/findings.md#reasons): each says why its calls are left out.",
         data=(("reasons", "reason → number of calls"),),
@@ -327,8 +327,8 @@ _ROWS = (
         means="By what it read and where its reply went it is something else. A verdict on the control plane overrules "
         "that: what is ruled main is trained and gets the task's advantage, a title too; what is ruled anything else "
         "is not.",
-        do="Nothing, if that was meant. Else rule again: `PUT /rollouts/{id}/roles`, with the role that the flow of "
-        "data gave; the rows follow at once.",
+        do="Nothing, if that was meant. Else rule again: `PUT /rollouts/{id}/roles`, with the role under `judged`; the "
+        "rows follow at once.",
         data=(
             ("conversation", "its number"),
             ("role", "role ruled"),
@@ -393,14 +393,6 @@ _ROWS = (
         do="Raise `max_output_tokens` or the engine's context length if this was not meant.",
     ),
     Row(
-        code="aborted_calls",
-        level="warn",
-        text="{count} [call|calls] broke off before [its|their] end.",
-        means="The agent hung up, or the engine stopped; what was sampled is kept and not trained.",
-        do="See the calls' errors and times: a time limit of the agent, an agent that was ended, a paused engine.",
-        data=(("used", "those whose partial reply was proved used by a later prompt"),),
-    ),
-    Row(
         code="time_limit",
         level="warn",
         text="{count} tries of requests were each given up after about {after_s} s, as by a time limit of the agent.",
@@ -409,6 +401,14 @@ _ROWS = (
         do="Raise the time limit of the agent (its SDK, a proxy) above the longest reply; or have shorter ones "
         "(`max_output_tokens`), or fewer at once.",
         data=(("after_s", "seconds from request to end, the longest"), ("tokens", "sampled tokens that were lost")),
+    ),
+    Row(
+        code="aborted_calls",
+        level="warn",
+        text="{count} [call|calls] broke off before [its|their] end.",
+        means="The agent hung up, or the engine stopped; what was sampled is kept and not trained.",
+        do="See the calls' errors and times: a time limit of the agent, an agent that was ended, a paused engine.",
+        data=(("used", "those whose partial reply was proved used by a later prompt"),),
     ),
     Row(
         code="undelivered_calls",

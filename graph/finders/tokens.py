@@ -58,5 +58,7 @@ def find(judged: Judged) -> Iterator[Finding]:
         reasons = {n: reason(forest, n) or ("role" if n not in main else None) for n in sorted(forest.calls)}
         if None not in reasons.values():
             numbers = Counter(found for found in reasons.values() if found is not None)
-            why = "; ".join(f"{name}: {REASONS[name]}" for name, _ in sorted(numbers.items(), key=lambda one: -one[1]))
+            often = sorted(numbers, key=lambda name: (-numbers[name], name))
+            # Without the option that would take them in: what it says is that they are not.
+            why = "; ".join(f"{REASONS[name].partition(' (')[0]} ({name})" for name in often)
             yield make("nothing_trainable", reasons, tier=tier, reasons=dict(sorted(numbers.items())), why=why)
