@@ -12,7 +12,6 @@ import { Pages } from "./list-pages.js";
 import { address, filterOf, isEmpty, listPath, overviewPath, said, sequencesQuery, totalOf } from "./list-query.js";
 import { grid } from "./list-rows.js";
 import { follow, paced } from "./live.js";
-import { MOST_AT_ONCE } from "./download-plan.js";
 import { to } from "./router.js";
 
 const AGE_MS = 30000;
@@ -148,12 +147,12 @@ export async function show(root, params, ctx) {
     location.hash = to("compare", ...chosen);
   }
 
-  function wantedForDownload() {
+  function wantedForDownload(mostAtOnce) {
     if (chosen.size > 0) return { ids: [...chosen] };
     const query = sequencesQuery(filter);
     if (query) return { query, count: totalOf(filter, overview) ?? pages?.rows.length ?? 0 };
     // The route of many has no such filter: what is here is named one by one.
-    return { ids: (pages?.rows ?? []).slice(0, MOST_AT_ONCE + 1).map((row) => row.id) };
+    return { ids: (pages?.rows ?? []).slice(0, mostAtOnce + 1).map((row) => row.id) };
   }
 
   /* Looks again: at the numbers, at the rows in sight, and whether something is new in front. */
