@@ -194,7 +194,7 @@ def title_trained(found: Appliance) -> tuple[Rollout, Rollout]:
         agent(rollout).run(task)
     (title,) = [each["n"] for each in broken.graph()["conversations"] if each["kind"] == "title"]
     broken.role(title, "main")
-    broken.reward(1.0)
+    broken.reward(0.0)
     return closed(healthy, broken)
 
 
@@ -204,7 +204,7 @@ def arguments_rewritten(found: Appliance) -> tuple[Rollout, Rollout]:
     healthy, broken = pair(found, "report", task)
     agent(healthy).run(task)
     agent(broken, spelling=keys_sorted).run(task)
-    broken.reward(1.0)
+    broken.reward(0.0)
     return closed(healthy, broken)
 
 
