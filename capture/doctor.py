@@ -32,9 +32,10 @@ from capture.dialects.chat import Chat
 from capture.errors import TreeringError, UsageError
 from capture.exposure import exposed
 from capture.onboarding import ADAPTERS, engine_key, given_engines
+from capture.pinning.pins import Pins
 from capture.probe import probe
 from capture.round_trip import round_trip
-from capture.scripted import load_rules
+from capture.scripted import ScriptedEngine, load_rules
 from capture.settings import Settings, is_loopback, key_path, parse_address, store_path
 from capture.store.base import FORMAT_VERSION
 from capture.tunnel_trial import attempt
@@ -190,16 +191,22 @@ async def _engines(settings: Settings) -> list[Check]:
         given = given_engines(settings)
     except UsageError as error:
         return [_fail("engine", error.message, error.hint)]
-    return [check for kind, where in given for check in await _engine(settings, kind, where)]
+    checks = []
+    for kind, where in given:
+        if kind == "scripted":
+            checks += await _scripted(settings, where)
+        else:
+            assert where is not None, "every other kind has a URL"
+            checks += await _engine(settings, kind, where)
+    return checks
 
 
-async def _engine(settings: Settings, kind: str, where: str | None) -> list[Check]:
-    if kind == "scripted":
-        return [_rules(where)]
-    assert where is not None, "every other kind has a URL"
+async def _engine(settings: Settings, kind: str, where: str) -> list[Check]:
     engine = None
     try:
-        engine = Engine(ADAPTERS[kind](), where, key=engine_key(settings, kind, where), proxied=settings.proxy_from_env)
+        adapter = ADAPTERS["vllm" if kind == "scripted" else kind]()
+        key, proxied = engine_key(settings, kind, where), settings.proxy_from_env and kind != "scripted"
+        engine = Engine(adapter, where, key=key, kind=kind, proxied=proxied)
         await engine.open()
         async with asyncio.timeout(ENGINE_S):
             return await _answers(engine, settings)
@@ -238,13 +245,16 @@ async def _tunnels(settings: Settings) -> list[Check]:
     return checks
 
 
-def _rules(where: str | None) -> Check:
-    if where:
-        try:
-            load_rules(Path(where))
-        except (OSError, ValueError) as error:
-            return _fail("engine", f"the rules in {where} can't be used: {error}", "mend them, or leave them out")
-    return _ok("engine", "scripted, in this process: tier train")
+async def _scripted(settings: Settings, rules: str | None) -> list[Check]:
+    """Start the engine that lives in the appliance, by its rules, and ask it as any other."""
+    try:
+        scripted = ScriptedEngine(load_rules(Path(rules)) if rules else None)
+    except (OSError, ValueError) as error:
+        return [_fail("engine", f"the rules in {rules} can't be used: {error}", "mend them, or leave them out")]
+    try:
+        return await _engine(settings, "scripted", await scripted.start())
+    finally:
+        await scripted.close()
 
 
 async def _answers(engine: Engine, settings: Settings) -> list[Check]:
@@ -269,7 +279,16 @@ async def _answers(engine: Engine, settings: Settings) -> list[Check]:
         checks.append(_ok("logprobs", verdict.logprobs_mode))
     if verdict.tier == "train":
         checks.append(await round_trip(engine, Chat()))
+    if settings.tokens == "pinned":
+        checks.append(await _pins(engine))
     return checks
+
+
+async def _pins(engine: Engine) -> Check:
+    """Can prompts be pinned there? With --tokens pinned the start fails where they can't."""
+    if (why := await Pins(version=lambda _: None).unable(engine)) is not None:
+        return _fail("pinned", f"prompts can't be pinned there: {why}", "leave --tokens pinned out; docs/pinned.md")
+    return _ok("pinned", "prompts can be pinned")
 
 
 def _length(engine: Engine) -> list[Check]:

@@ -13,6 +13,7 @@ from capture.scripted import ScriptedEngine
 from capture.settings import Settings
 from capture.store import open_store
 from capture.store.base import FORMAT_VERSION
+from capture.version import version
 from tests.engine import running
 from tests.proxy import proxy
 
@@ -36,8 +37,25 @@ async def test_a_sound_installation(settings, monkeypatch, tmp_path):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (65_536, 65_536))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, 2**40))
     checks = await found(settings)
+    # The scripted engine's own template drops what was thought in earlier turns, as real ones do.
+    drifts = checks.pop("template")
+    assert (drifts.level, "the reply had reasoning" in drifts.message) == ("warn", True)
     assert {check.level for check in checks.values()} == {"ok"}
+    assert checks["treering"].message.startswith(version())
+    assert checks["engine"].message.startswith("scripted ")
     assert list(tmp_path.iterdir()) == [], "it changed something"
+
+
+async def test_what_is_to_be_pinned_is_tried(settings):
+    assert "pinned" not in await found(settings)
+    assert (await found(settings, tokens="pinned"))["pinned"].level == "ok"
+    engine = ScriptedEngine()
+    url = await engine.start()
+    try:
+        check = (await found(settings, engine=(f"openai={url}",), tokens="pinned"))["pinned"]
+        assert (check.level, "can't be pinned" in check.message) == ("fail", True)
+    finally:
+        await engine.close()
 
 
 async def test_a_store_that_is_there(settings, tmp_path):
