@@ -99,7 +99,7 @@ export class Forest {
       if (element === before) before = before.nextSibling;
       else this.body.insertBefore(element, before);
     }
-    this.#draw(graph, calls, conversations, drawn, most);
+    if (this.order.length <= FIRST || most === Infinity) this.#draw(graph, calls, conversations, drawn, most);
     if (this.selected !== null) this.#mark(this.selected);
     /* Who looks at the newest call goes on doing so. */
     if (atEnd) this.element.scrollTop = this.element.scrollHeight;

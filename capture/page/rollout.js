@@ -14,6 +14,9 @@ import { prose } from "./prose.js";
 import { to } from "./router.js";
 import { plain } from "./words.js";
 
+/* Between two cuts of a running rollout into rows, which cost the appliance more than its graph does. */
+const BETWEEN_MS = 4000;
+
 export async function show(root, { id }, ctx) {
   ctx.title(id, ["rollouts", "#/"], [id]);
   const forest = new Forest(id, { onSelect: (n) => history.replaceState(null, "", to("rollouts", id, { call: n })) });
@@ -42,8 +45,19 @@ export async function show(root, { id }, ctx) {
   };
   /* What stands below the first sight of it is loaded behind it. */
   let sequences = null;
+  let cutAt = Number.NEGATIVE_INFINITY;
+  let waiting = null;
   const later = async (next) => {
     if (!next.calls.length) return;
+    const rest = next.rollout.state === "open" ? cutAt + BETWEEN_MS - performance.now() : 0;
+    if (rest > 0) {
+      waiting ??= setTimeout(() => {
+        waiting = null;
+        if (!ctx.signal.aborted) later(seen).catch(() => {});
+      }, rest);
+      return;
+    }
+    cutAt = performance.now();
     const [rowsModule, forksModule, verdicts] = await Promise.all([import("./sequences.js"), import("./forks.js"), import("./verdicts.js")]);
     if (ctx.signal.aborted) return;
     if (!sequences) {
