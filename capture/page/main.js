@@ -25,6 +25,7 @@ const KEYS = [["?", "this list"], ["g", "to the list of rollouts"], ["u", "one u
 let leaving = new AbortController();
 let keys = {};
 let saying = 0;
+let entered = false;
 
 function say(text) {
   toast.textContent = text;
@@ -93,6 +94,9 @@ async function show() {
   } finally {
     if (!signal.aborted) {
       main.setAttribute("aria-busy", "false");
+      // What had the focus went with the view that was left: Tab goes on from the new one, and a reader reads it.
+      if (entered && document.activeElement === document.body) main.focus({ preventScroll: true });
+      entered = true;
       // What `bin/bench page` measures: behind the frame that shows it.
       requestAnimationFrame(() => setTimeout(() => performance.mark("useful")));
     }
