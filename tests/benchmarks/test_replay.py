@@ -1,12 +1,12 @@
 import json
 from array import array
-from collections import Counter
 from typing import Any
 
 import pytest
 
-from benchmarks import replay, systems
-from benchmarks.replay import Seen, held_against, level_of, rule_of, table_line, verdict
+from benchmarks import replay
+from benchmarks.agents import Seen
+from benchmarks.replay import level_of, rule_of, table_line, verdict
 from benchmarks.traffic import Turn
 
 TURN = Turn(0, 0, 90_000, 400, 4.0, ())
@@ -58,20 +58,6 @@ def test_the_rule_is_of_the_highest_level_that_went_well() -> None:
 def test_without_a_call_there_is_nothing_to_tell() -> None:
     with pytest.raises(ValueError, match="no call was due"):
         level(seen(counted=False))
-
-
-def test_a_call_that_is_not_in_the_record_is_missing() -> None:
-    class Kept(systems.Treering):
-        def __init__(self) -> None:
-            self.ids_by_secret = {"k1": "r1", "k2": "r2"}
-
-        def recorded(self, rollout: str) -> Any:
-            status = "complete" if rollout == "r1" else "aborted"
-            yield {"status": status, "n_prompt": 600, "n_sampled": 8}
-            yield {"status": "complete", "n_prompt": 900, "n_sampled": 8}
-
-    asked = {"k1": Counter({(600, 8): 1, (900, 8): 1}), "k2": Counter({(600, 8): 1, (900, 8): 2})}
-    assert held_against(Kept(), asked) == (3, 2)
 
 
 def test_the_docs_tell_of_the_run_that_lies_beside_them() -> None:

@@ -1,0 +1,188 @@
+"""What Treering is to reach, held against the runs that lie in docs/. Pure.
+
+A ratio is judged by requests per second, since that is what the goal says. Where the pairs of a run differ too much
+among themselves for that, no verdict is drawn; the ratio by CPU time, which other work on the machine disturbs less,
+is told beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from benchmarks import flat
+from benchmarks.memory import GOALS_MIB
+from benchmarks.report import NOISY_SPREAD, Row, line, rule, shown
+
+Verdict = Literal["holds", "does not hold", "too noisy", "not measured"]
+
+STREAMED = 0.8
+"""Of the bare pass-through's requests, an event a write, at 2,000 and 16,000 tokens."""
+
+GROWING = {16_000: 0.8, 100_000: 0.7}
+UNRELATED = {2_000: 0.6, 16_000: 0.6, 100_000: 0.4}
+"""The same of whole replies, by the prompts' tokens."""
+
+PEERS = {"openenv": 10.0, "litellm": 50.0}
+"""Times their requests, at every size."""
+
+FIRST_TOKEN_MS = 1.0
+"""Beyond the bare pass-through's, p50, at 16,000 tokens."""
+
+LEFT_MIB = 10.0
+"""That closed rollouts may seem to hold: what an allocator keeps of what it had. The rest is held by someone."""
+
+
+class Goal(msgspec.Struct, frozen=True, kw_only=True):
+    """One goal, in one case."""
+
+    what: str
+    case: str
+    wanted: str
+    measured: str
+    # The same by CPU time, where the goal is a ratio.
+    by_cpu: str
+    verdict: Verdict
+
+
+def goals(docs: Mapping[str, Mapping[str, Any]]) -> list[Goal]:
+    """Return every goal; `docs` holds the documents of `overhead`, `calls` and `memory`, those that there are."""
+    rows = [msgspec.convert(row, Row) for row in docs.get("overhead", {}).get("rows", [])]
+    points = [msgspec.convert(row, flat.Point) for row in docs.get("calls", {}).get("rows", [])]
+    return [*_ratios(rows), *_peers(rows), *_flat(points), *_first_tokens(rows), *_memory(docs.get("memory", {}))]
+
+
+def _ratios(rows: Sequence[Row]) -> Iterator[Goal]:
+    own = [row for row in rows if row.system == "treering" and row.upstream == "engine"]
+    for row in own:
+        if row.streamed:
+            wanted = STREAMED if row.prompt_tokens <= 16_000 else None
+        else:
+            wanted = (GROWING if row.case == "growing" else UNRELATED).get(row.prompt_tokens)
+        if wanted is not None and row.ratio_to_bare is not None:
+            yield Goal(
+                what="streamed, an event a write" if row.streamed else "not streamed",
+                case=f"{row.prompt_tokens:,} tokens, {row.case}, {row.connections} at a time",
+                wanted=f"≥ {wanted} of bare",
+                measured=shown(row.ratio_to_bare),
+                by_cpu=shown(row.cpu_ratio_to_bare),
+                verdict=_judged(row.ratio_to_bare >= wanted, row.ratio_spread),
+            )
+    if not own:
+        yield _missing("beside the bare pass-through", "`bin/bench overhead`")
+
+
+def _peers(rows: Sequence[Row]) -> Iterator[Goal]:
+    for peer, wanted in PEERS.items():
+        own = [row for row in rows if row.system == peer and row.upstream == "open"]
+        for row in own:
+            if row.treering_ratio is None:
+                continue
+            how = "streamed" if row.streamed else "whole"
+            yield Goal(
+                what=f"beside {peer}",
+                case=f"{row.prompt_tokens:,} tokens, {how}, {row.connections} at a time",
+                wanted=f"≥ {wanted:g} x",
+                measured=f"{row.treering_ratio:,.1f} x",
+                by_cpu="" if row.treering_cpu_ratio is None else f"{row.treering_cpu_ratio:,.1f} x",
+                verdict=_judged(row.treering_ratio >= wanted, row.treering_spread),
+            )
+        if not own:
+            yield _missing(f"beside {peer}", "`bin/bench overhead --peers`")
+
+
+def _flat(points: Sequence[flat.Point]) -> Iterator[Goal]:
+    last = [point for point in points if point.call == flat.POINTS[-1] and point.by_tenth is not None]
+    for point in last:
+        if point.case == "one conversation":
+            tenth = next((each for each in points if each.case == point.case and each.call == 10), None)
+            grown = point.cpu_by_bare / tenth.cpu_by_bare if tenth is not None else 0.0
+            measured, case = f"{grown:.2f} x, by bare's", f"one conversation, to {point.prompt_tokens:,} tokens"
+        else:
+            grown = point.by_tenth or 0.0
+            measured, case = f"{grown:.2f} x", f"{point.case}, {point.prompt_tokens:,} tokens each"
+        yield Goal(
+            what="the 1,000th call of a rollout beside its 10th",
+            case=case,
+            wanted=f"≤ {flat.FLAT} x",
+            measured=measured,
+            by_cpu=measured,
+            verdict="holds" if grown <= flat.FLAT else "does not hold",
+        )
+    if not last:
+        yield _missing("the 1,000th call of a rollout beside its 10th", "`bin/bench overhead --calls`")
+
+
+def _first_tokens(rows: Sequence[Row]) -> Iterator[Goal]:
+    streams = [row for row in rows if row.upstream == "engine" and row.streamed and row.prompt_tokens == 16_000]
+    bare = {(row.case, row.connections): row for row in streams if row.system == "bare"}
+    own = [row for row in streams if row.system == "treering"]
+    for row in own:
+        beside = bare.get((row.case, row.connections))
+        if beside is None or row.first_token_ms_p50 is None or beside.first_token_ms_p50 is None:
+            continue
+        added = row.first_token_ms_p50 - beside.first_token_ms_p50
+        yield Goal(
+            what="first token, p50, beyond the bare pass-through's",
+            case=f"16,000 tokens, {row.case}, {row.connections} at a time",
+            wanted=f"≤ {FIRST_TOKEN_MS:g} ms",
+            measured=f"{added:.2f} ms",
+            by_cpu="",
+            # A difference of two times is as good as the ratio of the same rounds.
+            verdict=_judged(added <= FIRST_TOKEN_MS, row.ratio_spread),
+        )
+    if not own:
+        yield _missing("first token, p50, beyond the bare pass-through's", "`bin/bench overhead`")
+
+
+def _memory(told: Mapping[str, Any]) -> Iterator[Goal]:
+    rows = {row["state"]: row for row in told.get("rows", [])}
+    what = "resident memory, 1,000 rollouts of 16,000 tokens"
+    for state, most in GOALS_MIB.items():
+        if (row := rows.get(state)) is None or row["goal_mib"] is None:
+            yield _missing(f"{what}, {state}", "`bin/bench memory`")
+            continue
+        yield Goal(
+            what=what,
+            case=state if state != "idle" else "900 of them idle for a minute",
+            wanted=f"< {most:g} MiB",
+            measured=f"{row['rss_mib']:.0f} MiB",
+            by_cpu="",
+            verdict="holds" if row["rss_mib"] < most else "does not hold",
+        )
+    if (closed := rows.get("closed")) is not None and rows["idle"]["goal_mib"] is not None:
+        left = closed["rss_mib"] - rows["empty"]["rss_mib"]
+        yield Goal(
+            what=what,
+            case="all closed, beyond a process that has none",
+            wanted="holds none",
+            measured=f"{left:+.0f} MiB",
+            by_cpu="",
+            verdict="holds" if left <= LEFT_MIB else "does not hold",
+        )
+
+
+def _judged(kept: bool, spread: float | None) -> Verdict:  # noqa: FBT001 - private, beside its callers
+    if (spread or 0.0) > NOISY_SPREAD:
+        return "too noisy"
+    return "holds" if kept else "does not hold"
+
+
+def _missing(what: str, command: str) -> Goal:
+    return Goal(what=what, case=command, wanted="", measured="", by_cpu="", verdict="not measured")
+
+
+_COLUMNS = ("goal", "case", "wanted", "measured", "by CPU time", "")
+
+
+def section(made: Sequence[Goal]) -> str:
+    """Return the docs' section: how many hold, and each."""
+    counts = {each: sum(goal.verdict == each for goal in made) for each in ("holds", "does not hold", "too noisy")}
+    missing = sum(goal.verdict == "not measured" for goal in made)
+    said = f"Of {len(made)}, {counts['holds']} hold, {counts['does not hold']} do not"
+    said += f", {counts['too noisy']} were too noisy to say" if counts["too noisy"] else ""
+    said += f", {missing} were not measured" if missing else ""
+    lines = [line((goal.what, goal.case, goal.wanted, goal.measured, goal.by_cpu, goal.verdict)) for goal in made]
+    return f"{said}.\n\n{line(_COLUMNS)}{rule(_COLUMNS, words=(0, 1, 5))}{''.join(lines)}"
