@@ -267,7 +267,7 @@ async def test_no_secret_is_in_anything_that_treering_writes(
                 answer.close()
             with monkeypatch.context() as patch:
 
-                async def fails(*_: Any) -> None:
+                async def fails(*_: Any, **__: Any) -> None:
                     raise RuntimeError(f"with {rollout['secret']} in its text")
 
                 patch.setattr(home.appliance._gate, "admit", fails)
