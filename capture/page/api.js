@@ -120,5 +120,5 @@ export function pause(ms, signal) {
 /* A command that gives the same in a shell, with the key left for the reader to put in. */
 export function curl(path) {
   const url = new URL(path, document.baseURI.split("#")[0]);
-  return `curl -s '${url}' -H "Authorization: Bearer $KEY"`;
+  return `curl -s '${url.href.replaceAll("'", "%27")}' -H "Authorization: Bearer $KEY"`;
 }
