@@ -56,7 +56,7 @@ export const LEVELS = ["error", "warn", "info"];
 /* Role and kind of a call's conversation: ["auxiliary", "auxiliary: title"]. */
 export function roleOf(call, conversations) {
   const found = call.conversation === null || call.conversation === undefined ? null : conversations.get(call.conversation);
-  if (!found) return ["unknown", "none"];
+  if (!found) return ["unknown", call.status === "running" ? "not yet" : "none"];
   return [found.role in ROLE ? found.role : "unknown", found.kind ? `${found.role}: ${found.kind}` : found.role];
 }
 
