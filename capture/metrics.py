@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from capture.app import Appliance
     from capture.draft import Draft
     from capture.upstream import Engine
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Of the text format that `generate_latest` writes; the library has no name for it before 0.23.1."""
 
 GUEST, NONE = "guest", "none"
 """Labels of an engine that a rollout brought along, and of a call that no engine served."""
@@ -372,7 +375,7 @@ def routes(appliance: Appliance) -> list[web.RouteDef]:
     async def show(request: web.Request) -> web.StreamResponse:
         answers.query(request, {})
         appliance.metrics.look(appliance)
-        response = web.Response(body=appliance.metrics.text(), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+        response = web.Response(body=appliance.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
         response.enable_compression()
         return response
 
