@@ -41,6 +41,18 @@ class Sight:
                      && performance.getEntriesByName('useful').length > 0"""
         )
 
+    async def idle(self) -> None:
+        """Wait until what the view asks for behind its first sight has come, and is drawn."""
+        await self.until(
+            """async () => {
+              const asked = () => performance.getEntriesByType('resource').length;
+              const before = asked();
+              await new Promise((done) => { setTimeout(done, 300); });
+              await new Promise((done) => { requestAnimationFrame(() => requestAnimationFrame(done)); });
+              return asked() === before;
+            }"""
+        )
+
     async def press(self, *names: str) -> None:
         """Press keys, one after another."""
         for name in names:
