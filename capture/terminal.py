@@ -230,7 +230,7 @@ def _evidence(graph: Mapping[str, Any]) -> list[str]:
 
 
 def findings(found: Sequence[Mapping[str, Any]], *, paint: Paint | None = None) -> str:
-    """Return findings, one a line; `paint` colours their levels."""
+    """Return findings, one a line, and below them what to do about the worse ones; `paint` colours their levels."""
     if not found:
         return "no findings"
     rows = [
@@ -241,4 +241,8 @@ def findings(found: Sequence[Mapping[str, Any]], *, paint: Paint | None = None) 
     if paint is not None:
         for i, each in enumerate(found, 1):
             lines[i] = paint(each["level"], LEVELS.get(each["level"])) + lines[i].removeprefix(each["level"])
+    # An older Treering sends no hints.
+    hints = {each["code"]: each["hint"] for each in found if each["level"] != "info" and each.get("hint")}
+    if hints:
+        lines += ["", *(f"{code}: {hint}" for code, hint in hints.items())]
     return "\n".join(lines)

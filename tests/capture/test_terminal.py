@@ -169,3 +169,14 @@ def test_every_call_has_one_mark_below_its_parent(data):
             # From the parent's row to the child's, its lane is held.
             for between, _ in drawn[n + 1 : m]:
                 assert between[2 * lanes[m]] == "│"
+
+
+def test_what_to_do_stands_below_the_findings_that_ask_for_it():
+    said = {"calls": [0], "message": "It broke."}
+    found = [
+        {"code": "aborted_calls", "level": "warn", "hint": "Raise it.", **said},
+        {"code": "aborted_calls", "level": "warn", "hint": "Raise it.", **said},
+        {"code": "retries", "level": "info", "hint": "Nothing.", **said},
+        {"code": "of_an_older_one", "level": "error", **said},
+    ]
+    assert terminal.findings(found).splitlines()[5:] == ["", "aborted_calls: Raise it."]
