@@ -36,17 +36,17 @@ export async function show(root, { id, n: given }, ctx) {
   }
   const sides = [];
   let grid = null;
-  const side = (which, window, name) => {
+  const side = (which, window, name, weights = null) => {
     const windows = new Windows(window.n_tokens, (from, end) => textOf(ctx, id, which, from, end), () => grid?.refresh());
     windows.put(window.start, window);
     const made = {
-      n: which, name, windows, hasText: window.source !== null, total: window.n_tokens, nPrompt: window.n_prompt, mask: null, row: null,
+      n: which, name, windows, hasText: window.source !== null, weights, total: window.n_tokens, nPrompt: window.n_prompt, mask: null, row: null,
       kindAt: (position) => (made.mask && within(made.mask.runs, position) ? "trained" : position >= window.n_prompt ? "sampled" : "context"),
     };
     return made;
   };
   if (parentFirst && !parentFirst.error && parentFirst.n_tokens) sides.push(side(call.parent, parentFirst, `parent, call ${call.parent}`));
-  sides.push(side(n, first, `call ${n}`));
+  sides.push(side(n, first, `call ${n}`, call.weights));
   const own = sides.at(-1);
   const breakAt = call.drift?.at ?? (sides.length > 1 ? call.n_shared : null);
   const begin = Number.isInteger(asked) && asked >= 0 ? asked : breakAt ?? Math.min(own.nPrompt, own.total - 1);
@@ -180,7 +180,16 @@ function described(side, position, named) {
   const from = position >= side.nPrompt ? `sampled by call ${side.n}` : span?.kind === "sampled" ? `sampled by call ${span.call}` : "from the prompt";
   const p = token.logprob === null || token.logprob === undefined ? null : Math.exp(token.logprob);
   return [...words, "id ", h("code", token.id), ", text ", token.piece === null ? h("span.quiet", side.hasText ? "none of its own: part of a character" : "not to be had") : h("code", JSON.stringify(token.piece)),
-    p === null ? "" : `, logprob ${token.logprob.toFixed(4)} (p ${p < 0.0001 ? p.toExponential(1) : p.toFixed(4)})`, `, ${from}, ${MASK[kind]}.`];
+    p === null ? "" : `, logprob ${token.logprob.toFixed(4)} (p ${p < 0.0001 ? p.toExponential(1) : p.toFixed(4)})`, `, ${from}${versionOf(side, position)}, ${MASK[kind]}.`];
+}
+
+/* The policy's version that drew a sampled token, where it is known. */
+function versionOf({ weights, nPrompt }, position) {
+  if (!weights || position < nPrompt) return "";
+  const found = weights.spans.find((each) => each.start <= position - nPrompt && position - nPrompt < each.end);
+  if (found) return found.version === null ? "" : ` with weights ${found.version}`;
+  if (weights.start === null && weights.end === null) return "";
+  return weights.start === weights.end ? ` with weights ${weights.start}` : ` with weights ${weights.start ?? "?"} or ${weights.end ?? "?"}`;
 }
 
 function legend(two, scored) {
