@@ -181,6 +181,13 @@ def _start(part: str, upstream: str, folder: Path, stack: ExitStack, *, quick: b
     found = [systems.direct(upstream), bare, treering]
     if quick:
         return found
+    found.append(bare.without_ids())
+    if (missing := nginx.missing()) is None:
+        found.append(keep(nginx.start_proxy(upstream, folder)))
+    else:
+        sys.stderr.write(f"{missing}\n")
+    if part != "engine":
+        found.append(treering.unrecorded())
     if part == "open":
         others, why = peers.start(upstream, folder)
         for sentence in why:
@@ -189,12 +196,4 @@ def _start(part: str, upstream: str, folder: Path, stack: ExitStack, *, quick: b
             found.append(keep(other))
             if other.name == "litellm":
                 found.append(other.without_ids())
-        return found
-    found.append(bare.without_ids())
-    if (missing := nginx.missing()) is None:
-        found.append(keep(nginx.start_proxy(upstream, folder)))
-    else:
-        sys.stderr.write(f"{missing}\n")
-    if part == "static":
-        found.append(treering.unrecorded())
     return found

@@ -130,22 +130,15 @@ def _wide(made: Sequence[Row]) -> str:
 def _peers(made: Sequence[Row]) -> str:
     """Return a line for each shape: requests a second, and how many times those of each peer Treering does."""
     cases = _cases(made)
-    peers = [name for name in dict.fromkeys(row.system for row in made) if name not in ("direct", "bare", "treering")]
-    columns = (
-        "prompt",
-        "reply",
-        "case",
-        "conns",
-        "bare",
-        "treering",
-        *peers,
-        *(f"treering by {name}" for name in peers),
-    )
+    known = ("direct", "nginx", "bare", "bare, no ids", "treering, unrecorded", "treering")
+    found = list(dict.fromkeys(row.system for row in made))
+    ours, peers = [name for name in known if name in found], [name for name in found if name not in known]
+    columns = ("prompt", "reply", "case", "conns", *ours, *peers, *(f"treering by {name}" for name in peers))
     lines = [line(columns), rule(columns, words=(1, 2))]
     for systems in cases.values():
         own = systems["treering"]
         times = [_times(systems.get(name)) for name in peers]
-        rates = [_rps(systems.get(name)) for name in ("bare", "treering", *peers)]
+        rates = [_rps(systems.get(name)) for name in (*ours, *peers)]
         lines.append(line((*_case(own), *rates, *times)))
     return "".join(lines)
 

@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,33 @@ def test_the_docs_tell_of_the_run_that_lies_beside_them() -> None:
     told = json.loads(overhead.DOCUMENT.read_text())
     assert pages.between(overhead.PAGE.read_text(), "overhead") == pages.overhead(told)
     assert {row.get("upstream", "engine") for row in told["rows"]} <= {"engine", "static", "open"}
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    return {
+        "system": "treering", "prompt_tokens": 16_000, "streamed": False, "connections": 4, "case": "growing",
+        "rps": 100.0, "added_ms_p50": 1.0, "added_ms_p99": 1.0, "first_token_ms_p50": None,
+        "first_token_added_ms_p50": None, "cpu_ms_per_call": 1.0, "peak_mib": 1.0, "ratio_to_bare": 0.5,
+        "ratio_spread": 0.1, "noisy": False, "calls": 4, "upstream": "open",
+    } | changes  # fmt: skip
+
+
+def test_peers_have_a_column_each_and_one_beside_treering() -> None:
+    rows = [
+        row(system="bare", ratio_to_bare=None),
+        row(),
+        row(system="openenv", rps=8.0, treering_ratio=12.5, treering_spread=0.1, treering_cpu_ratio=11.0),
+        row(system="verifiers", rps=10.0, treering_ratio=10.0, treering_spread=0.4, treering_cpu_ratio=9.0),
+    ]
+    told = {"at": "2026-01-01", "host": {"cores": 2, "load": 0.5}, "pinned": True, "rows": rows}
+    head, _, line = pages.overhead(told).splitlines()[-3:]
+    assert head == (
+        "| prompt | reply | case | conns | bare | treering | openenv | verifiers | treering by openenv"
+        " | treering by verifiers |"
+    )
+    assert line == (
+        "| 16,000 | plain | growing | 4 | 100.0 | 100.0 | 8.0 | 10.0 | 12.5 x, CPU 11.0 x | (10.0 x), CPU 9.0 x |"
+    )
 
 
 def test_every_line_has_a_cell_for_each_column() -> None:
