@@ -241,7 +241,7 @@ function node(call, { x, y }, colour) {
     case "undelivered": return svg("circle", { class: `node hollow ${colour}`, cx: x, cy: y, r: 4.5 }, title);
     case "aborted": return svg("path", { class: `node cross ${colour}`, d: `M${x - 4.5},${y - 4.5} L${x + 4.5},${y + 4.5} M${x + 4.5},${y - 4.5} L${x - 4.5},${y + 4.5}` }, title);
     case "stopped": return svg("rect", { class: `node ${colour}`, x: x - 4.5, y: y - 4.5, width: 9, height: 9 }, title);
-    case "running": return svg("circle", { class: `node running ${colour}`, cx: x, cy: y, r: 4.5 }, title);
+    case "running": return svg("circle", { class: `node in-flight ${colour}`, cx: x, cy: y, r: 4.5 }, title);
     default: return svg("path", { class: "node fault", d: `M${x},${y - 6} L${x + 6},${y + 5} L${x - 6},${y + 5} Z` }, title);
   }
 }

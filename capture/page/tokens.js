@@ -9,6 +9,7 @@ import { fill, h, number, plural } from "./dom.js";
 import { callOf, graphOf, rowsOf } from "./held.js";
 import { to } from "./router.js";
 import { TokenGrid } from "./token-grid.js";
+import { replyText } from "./token-text.js";
 import { CLASSES, SIZE, Windows, visible } from "./windows.js";
 import { REASON, plain } from "./words.js";
 
@@ -84,7 +85,13 @@ export async function show(root, { id, n: given }, ctx) {
       breakAt === null ? null : button("Break", breakAt),
       call.parent === null ? null : h("a.button", { href: to("rollouts", id, "tokens", n, { at: Number.isInteger(asked) ? asked : null, beside: beside ? 0 : 1 }) }, beside ? "Without its parent" : `Beside parent #${call.parent}`), breaks),
     sides.length > 1 ? h("div.token-sides", { "aria-hidden": "true" }, sides.map((each) => h("strong", each.name))) : null,
-    grid.element, detail, legend(sides.length > 1, sides.some((each) => each.total > each.nPrompt)));
+    grid.element, detail,
+    own.total > own.nPrompt ? replyText({
+      start: own.nPrompt, total: own.total, kindAt: own.kindAt, go,
+      read: (from, end) => textOf(ctx, id, n, from, end),
+      onAt: (position) => fill(detail, described(own, position, sides.length > 1)),
+    }) : null,
+    legend(sides.length > 1, sides.some((each) => each.total > each.nPrompt)));
   grid.element.focus({ preventScroll: true });
   const keys = {
     b: Object.assign(() => { if (breakAt !== null) go(breakAt); }, { title: "to this call's break" }),
