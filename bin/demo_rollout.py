@@ -236,6 +236,8 @@ def look_around(found: Appliance, rollout: str) -> str:
     """Return the lines for a person who wants to see more of a running appliance."""
     paths = ("/rollouts", *(f"/rollouts/{rollout}/{each}" for each in ("graph", "findings", "sequences", "calls/0")))
     lines = [
+        # The key stands behind `#`, which no browser sends to a server.
+        f"The page is at {found.url}/#key={found.key_file.read_text().strip()}\n",
         f"The control plane is at {found.url}, its log in {found.log}. Ctrl-C ends it.\n",
         f"  KEY=$(cat {found.key_file})",
         *(f'  curl -sH "Authorization: Bearer $KEY" {found.url}{path}' for path in paths),

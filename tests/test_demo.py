@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -231,6 +232,10 @@ def test_serve_stays_until_it_is_interrupted(folder):
             answers = [json.loads(line) for line in looked.stdout.split("\n") if line]
             assert answers[1] == graph
             assert [next(iter(each)) for each in answers] == ["rollouts", "version", "findings", "version", "n"]
+            page = re.search(r"^The page is at (http://127\.0\.0\.1:\d+/)#key=\S+$", "".join(told), re.MULTILINE)
+            assert page, told
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(page[1], timeout=LIMIT_S) as answer:
+                assert answer.headers["Content-Type"].startswith("text/html")
             assert len(processes_in(folder)) == 1
         finally:
             process.send_signal(signal.SIGINT)
