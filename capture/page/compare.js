@@ -38,11 +38,12 @@ export async function show(root, { a, b }, ctx) {
 
   fill(apart, h("p.quiet", "Reading both…"));
   let graphs = await read();
-  draw();
-  fill(apart, a === b ? h("p", "These are one and the same.") : h("p.quiet", "Comparing requests…"));
   const tell = async () => fill(apart, await told(names, graphs, ctx));
   const failed = (error) => { if (!ctx.signal.aborted) fill(apart, h("p.notice.bad", error.message, error.hint ? ` ${error.hint}` : null)); };
-  if (a !== b) tell().catch(failed);
+  if (a === b) fill(apart, h("p", "These are one and the same."));
+  else await tell().catch(failed);
+  /* Behind the words, however many they are: what is below them would be pushed down. */
+  draw();
 
   if (graphs.some((graph) => graph.rollout.state === "open")) {
     const pace = paced(async () => {

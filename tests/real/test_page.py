@@ -98,3 +98,18 @@ async def test_the_keys_are_told(browser, tmp_path, size):
         assert await sight.faults_of_access() == []
         await sight.press("Escape")
         await dialog.wait_for(state="detached")
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+async def test_nothing_moves_while_a_view_is_loading(browser, town, size):
+    async with looking(browser, town, size=size) as sight:
+        await sight.enter()
+        for place in (
+            "/", "/rollouts/bill-0", "/rollouts/report-1", "/rollouts/bill-0/calls/3", "/rollouts/bill-0/tokens/2",
+            "/groups/bill", "/compare/bill-0/bill-1",
+        ):  # fmt: skip
+            await sight.tab.goto("about:blank")
+            await sight.tab.goto(f"{sight.url}/#{place}")
+            await sight.settled()
+            await sight.idle()
+            assert [each for each in await sight.shifts() if each["value"] > 0] == [], place
