@@ -15,9 +15,9 @@ export async function copy(text, ctx, what = "Copied.") {
 }
 
 /* A button that copies the command which asks for the same as the view: copyCurl("rollouts/r1", ctx). `path` may be a
-   function, for a view whose question changes. */
+   function, for a view whose question changes, and several paths are as many commands, a line each. */
 export function copyCurl(path, ctx, label = "Copy as curl") {
-  const command = () => curl(typeof path === "function" ? path() : path);
+  const command = () => [typeof path === "function" ? path() : path].flat().map(curl).join("\n");
   return h("button", {
     type: "button",
     title: "A command that asks for what is shown here; it reads the key from $KEY",

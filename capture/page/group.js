@@ -16,6 +16,8 @@ import { wide } from "./wide.js";
 const MOST = 1000;
 /* Whose graphs and rows are read unasked: a group has 8 to 64 rollouts. */
 const READ = 64;
+/* Rollouts that have a column of their own beside each other. */
+const COLUMNS = 64;
 const AT_ONCE = 3;
 const MEASURES = [
   { name: "Reward", of: (row) => row.reward, say: (x) => decimal(x, 4).replace(/\.?0+$/, "") },
@@ -37,9 +39,11 @@ export async function show(root, { group }, ctx) {
   const learnt = new Map();
   let rows = [];
   let graphs = [];
+  let more = false;
 
   const read = async () => {
     const found = await ctx.api.get(path, { signal: ctx.signal });
+    more = found.next !== null;
     rows = found.rollouts.map((row) => ({ ...row, trained: learnt.get(row.id)?.trained }));
     draw();
   };
@@ -72,7 +76,7 @@ export async function show(root, { group }, ctx) {
       h("div.row.spread.view-head", h("h1", `Group ${group}`),
         h("div.row", compare, h("a.button", { href: `#/?${new URLSearchParams({ group })}` }, "In the list"), downloads(() => ({ query: { group }, count: rows.length }), ctx), copyCurl(path, ctx))),
       h("section.panel", { "aria-labelledby": "group-said" }, h("h2", { id: "group-said" }, "In short"), said),
-      h("section.panel", { "aria-labelledby": "group-glance" }, h("h2", { id: "group-glance" }, plural(rows.length, "rollout")), glance),
+      h("section.panel", { "aria-labelledby": "group-glance" }, h("h2", { id: "group-glance" }, more ? `The first ${number(rows.length)} rollouts` : plural(rows.length, "rollout")), glance),
       h("section.panel", { "aria-labelledby": "group-found" }, h("h2", { id: "group-found" }, "Findings side by side"), findings),
       h("section.panel", { "aria-labelledby": "group-settings" }, h("h2", { id: "group-settings" }, "What differs in how they were run"), settings));
   }
@@ -169,13 +173,13 @@ function measureCell({ name, of, say, none = () => "none" }, row, { least, width
 function findingsTable(rows) {
   const found = sideBySide(rows);
   if (found.length === 0) return h("p.quiet", "Nothing was found in any of them.");
-  const heads = shortNames(rows.map((row) => row.id));
+  const heads = rows.length > COLUMNS ? [] : shortNames(rows.map((row) => row.id));
   return h("table.group-found",
-    h("thead", h("tr", h("th", { scope: "col" }, "Finding"), h("th", { scope: "col" }, "Rollouts"), rows.map((row, at) => h("th.number", { scope: "col" }, h("a", { href: to("rollouts", row.id), title: row.id }, heads[at]))))),
+    h("thead", h("tr", h("th", { scope: "col" }, "Finding"), h("th", { scope: "col" }, "Rollouts"), heads.map((head, at) => h("th.number", { scope: "col" }, h("a", { href: to("rollouts", rows[at].id), title: rows[at].id }, head))))),
     h("tbody", found.map(({ code, level, counts, rollouts }) => h("tr",
       h("th", { scope: "row" }, h("span.tag", { class: TAG[level], title: CODES[code] ? `${CODES[code].means} ${CODES[code].todo}` : code }, h("span", { "aria-hidden": "true" }, `${MARK[level]} `), code)),
       h("td.number", `${rollouts} of ${rows.length}`),
-      counts.map((n) => h("td.number", n === 0 ? h("span.quiet", { "aria-label": "none" }, "·") : number(n)))))));
+      heads.map((_, at) => counts[at]).map((n) => h("td.number", n === 0 ? h("span.quiet", { "aria-label": "none" }, "·") : number(n)))))));
 }
 
 function settingsTable(graphs, rows) {

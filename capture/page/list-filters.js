@@ -6,8 +6,8 @@ import { isEmpty } from "./list-query.js";
 
 const TYPED_MS = 250;
 
-/* onChange(patch, {typing}): the reader changed something. */
-export function filters(onChange) {
+/* onChange(patch, {typing}): the reader changed something. onDone(): they go on to the list. */
+export function filters(onChange, onDone) {
   let typed = 0;
   const q = h("input", {
     id: "list-q", type: "search", placeholder: "id, group, label, model", autocomplete: "off", spellcheck: "false", "aria-keyshortcuts": "/",
@@ -15,7 +15,12 @@ export function filters(onChange) {
       clearTimeout(typed);
       typed = setTimeout(() => onChange({ q: q.value.trim() || null }, { typing: true }), TYPED_MS);
     },
-    onkeydown: (event) => { if (event.key === "Escape" && !q.value) q.blur(); },
+    onkeydown: (event) => {
+      if (event.key === "Escape" && !q.value) q.blur();
+      if (event.key !== "ArrowDown" && event.key !== "Enter") return;
+      event.preventDefault();
+      onDone();
+    },
   });
   const pick = (id, read) => h("select", { id, onchange: (event) => onChange(read(event.target.value || null), { typing: false }) });
   const state = pick("list-state", (value) => ({ state: value }));

@@ -1,11 +1,11 @@
 /* The strip above the list: what is wrong with how many rollouts, each a button that filters.
 
-   Its buttons keep their places while numbers change: one that has come to nothing says 0, a new one comes last of its
-   level. So nobody presses what has just moved under the pointer. */
+   Its buttons keep their places while numbers change: the worst come first when the strip is first filled, one that has
+   come to nothing says 0, a new one comes last. So nobody presses what has just moved under the pointer. */
 
 import { fill, h, number, short } from "./dom.js";
 import { CODES } from "./codes.js";
-import { bustle, findingsIn, levelOf, MARK, rankOf, rewardWords, SIGNED, signs, unread, verdict } from "./health.js";
+import { bustle, findingsIn, levelOf, MARK, rewardWords, SIGNED, signs, unread, verdict } from "./health.js";
 
 /* onFilter(patch): a button was pressed; the patch sets what it stands for, or takes it back. */
 export function strip(onFilter) {
@@ -24,17 +24,15 @@ export function strip(onFilter) {
   const pressed = (patch) => Object.entries(patch).every(([name, value]) => filter?.[name] === value);
   const toggle = (patch) => onFilter(pressed(patch) ? Object.fromEntries(Object.keys(patch).map((name) => [name, name === "trouble" ? false : null])) : patch);
 
-  function entry(key, list, place, { label, title, level, patch }) {
+  function entry(key, list, { label, title, patch }) {
     let item = made.get(key);
     if (!item) {
       const n = h("span.health-n");
       const words = [h("span.health-mark", { "aria-hidden": "true" }), n, " ", h("span", label)];
       const control = patch ? h("button.health-button", { type: "button", title, onclick: () => toggle(patch) }, words) : h("span.health-button", { title }, words);
-      item = { n, control, patch, rank: rankOf(level), element: h("li", control) };
+      item = { n, control, patch, element: h("li", control) };
       made.set(key, item);
-      const after = place === null ? null : [...list.children].find((each) => Number(each.dataset.rank) > item.rank);
-      item.element.dataset.rank = String(item.rank);
-      list.insertBefore(item.element, after ?? null);
+      list.append(item.element);
     }
     return item;
   }
@@ -55,11 +53,11 @@ export function strip(onFilter) {
     const reward = rewardWords(overview.reward);
     fill(going, unread(overview) ? h("strong", unread(overview), " · ") : null, h(reward.level === "warn" ? "strong.health-flat" : "span", reward.text), " · ", bustle(overview, short));
     going.title = going.textContent;
-    for (const sign of signs(overview)) show(entry(`sign ${sign.key}`, signList, null, sign), sign.n, sign.level);
+    for (const sign of signs(overview)) show(entry(`sign ${sign.key}`, signList, sign), sign.n, sign.level);
     const found = findingsIn(overview).filter((each) => !SIGNED.has(each.code));
     for (const each of found) {
       const title = CODES[each.code] ? `${CODES[each.code].means} ${CODES[each.code].todo}` : each.code;
-      show(entry(`code ${each.code}`, codeList, "level", { label: each.code, title, level: each.level, patch: { finding: each.code } }), each.rollouts, each.level);
+      show(entry(`code ${each.code}`, codeList, { label: each.code, title, patch: { finding: each.code } }), each.rollouts, each.level);
     }
     const still = new Set(found.map((each) => `code ${each.code}`));
     for (const [key, item] of made) if (key.startsWith("code ") && !still.has(key)) show(item, 0, levelOf(key.slice(5)));

@@ -4,6 +4,7 @@
 
 import { ApiError } from "./api.js";
 import { copy, copyCurl } from "./copy.js";
+import { CODES } from "./codes.js";
 import { fill, h, number, plural } from "./dom.js";
 import { downloads } from "./downloads.js";
 import { strip } from "./list-health.js";
@@ -27,21 +28,25 @@ export async function show(root, params, ctx) {
   let loading = null;
   let pages = null;
   let overview = null;
+  // What the overview is of: while another is on its way, it tells no total.
+  let overviewOf = null;
   let sinceNews = false;
   let rereading = null;
 
   const health = strip((patch) => apply(patch));
-  const form = filters((patch, { typing }) => apply(patch, { replace: typing }));
+  const form = filters((patch, { typing }) => apply(patch, { replace: typing }), () => list.walk("j"));
   const count = h("p.list-count", { role: "status" });
   const compare = h("button", { type: "button", onclick: openCompare }, "Compare");
   const unpick = h("button", { type: "button", onclick: () => { chosen.clear(); picked(); } }, "Unpick");
   const bar = h("div.list-bar", count,
-    h("div.row", compare, unpick, downloads(wantedForDownload, ctx), copyCurl(() => listPath(filter), ctx)));
+    h("div.row", compare, unpick, downloads(wantedForDownload, ctx), copyCurl(() => [overviewPath(filter), listPath(filter)], ctx)));
   const fresh = h("button.list-fresh", { type: "button", hidden: true, onclick: restart }, "");
   const note = h("div.list-note");
-  const rows = { at: (index) => pages?.rows[index], count: () => pages?.count(totalOf(filter, overview)) ?? 0, chosen };
+  const meaning = h("div.list-meaning", { hidden: true });
+  const total = () => (overviewOf === overviewPath(filter) ? totalOf(filter, overview) : null);
+  const rows = { at: (index) => pages?.rows[index], count: () => pages?.count(total()) ?? 0, chosen };
   const list = grid(rows, { need, open: (row) => { location.hash = to("rollouts", row.id); }, pick }, ctx.signal);
-  fill(root, h("h1.unseen", "Rollouts"), health.root, h("section.list", { "aria-label": "Rollouts" }, form.root, bar, h("div.list-frame", list.root, fresh, note)));
+  fill(root, h("h1.unseen", "Rollouts"), health.root, h("section.list", { "aria-label": "Rollouts" }, form.root, meaning, bar, h("div.list-frame", list.root, fresh, note)));
 
   /* A patch of the filter, in the address too; typing makes no history. */
   function apply(patch, { replace = false } = {}) {
@@ -57,6 +62,9 @@ export async function show(root, params, ctx) {
     const asked = filter;
     const mine = new Pages(({ after, limit }) => ctx.api.get(listPath(asked, { after, limit }), { signal }));
     form.update(filter, overview);
+    const known = CODES[filter.finding];
+    meaning.hidden = !known;
+    if (known) fill(meaning, h("p", h("strong", filter.finding), ": ", known.means), h("p", h("strong", "What to do"), ": ", known.todo));
     const [, seen] = await Promise.all([
       mine.ensure(1).then(() => {
         if (signal.aborted) return;
@@ -68,7 +76,7 @@ export async function show(root, params, ctx) {
       ctx.api.get(overviewPath(asked), { signal }),
     ]);
     if (signal.aborted) return;
-    overview = seen;
+    [overview, overviewOf] = [seen, overviewPath(asked)];
     told();
     looked();
   }
@@ -95,8 +103,7 @@ export async function show(root, params, ctx) {
   /* Rows have changed. */
   function told() {
     list.paint();
-    const total = totalOf(filter, overview);
-    const n = pages.ended ? pages.rows.length : total;
+    const n = pages.ended ? pages.rows.filter((row) => !row.absent).length + pages.fresh : total();
     const words = said(filter);
     count.textContent = n === null ? `More than ${number(pages.rows.length)} rollouts${words ? `, ${words}` : ""}` : `${plural(n, "rollout")}${words ? `, ${words}` : ""}`;
     fresh.hidden = pages.fresh === 0;
@@ -150,7 +157,7 @@ export async function show(root, params, ctx) {
   function wantedForDownload(mostAtOnce) {
     if (chosen.size > 0) return { ids: [...chosen] };
     const query = sequencesQuery(filter);
-    if (query) return { query, count: totalOf(filter, overview) ?? pages?.rows.length ?? 0 };
+    if (query) return { query, count: total() ?? pages?.rows.length ?? 0 };
     // The route of many has no such filter: what is here is named one by one.
     return { ids: (pages?.rows ?? []).slice(0, mostAtOnce + 1).map((row) => row.id) };
   }
@@ -161,7 +168,13 @@ export async function show(root, params, ctx) {
     const seen = list.window();
     const news = sinceNews;
     sinceNews = false;
-    const reads = [ctx.api.get(overviewPath(filter), { signal: ctx.signal }).then((found) => { overview = found; looked(); })];
+    const path = overviewPath(filter);
+    const reads = [ctx.api.get(path, { signal: ctx.signal }).then((found) => {
+      // Another filter was chosen meanwhile.
+      if (path !== overviewPath(filter)) return;
+      [overview, overviewOf] = [found, path];
+      looked();
+    })];
     if (mine.rows.length === 0) reads.push(load());
     else {
       reads.push(mine.refresh(seen.first, seen.last));
@@ -195,6 +208,7 @@ export async function show(root, params, ctx) {
   kept = null;
   if (back) {
     ({ pages, overview } = back);
+    overviewOf = overviewPath(filter);
     // Its reads were the last view's, and ended with it.
     pages.read = ({ after, limit }) => ctx.api.get(listPath(filter, { after, limit }), { signal: ctx.signal });
     pages.failed = false;
