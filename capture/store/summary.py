@@ -12,7 +12,7 @@ The SQL of both stores is put together here, since it is nearly the same; what d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -349,6 +349,11 @@ def overview(keys: Any, dialect: Dialect) -> dict[str, tuple[str, list[Any]]]:
         asked = Asked(dialect)
         out[name] = text.format(limit=asked.bound(limit)), asked.values
     return out
+
+
+def is_needed(name: str, rows: Mapping[str, Any]) -> bool:
+    """Say whether a statement has anything to give, by the rows of those before it: mostly no summary is behind."""
+    return name != "closed" or bool(rows["sums"][0][-1])
 
 
 def summed(rows: dict[str, list[tuple[Any, ...]]], dialect: Dialect) -> Overview:

@@ -75,5 +75,7 @@ def overview(db: apsw.Connection, look: Look) -> Overview:
     if (wanted := summary.wanted(look, DIALECT)) is not None:
         keys = [key for (key,) in query.every(db, *wanted)]
     statements = summary.overview(None if keys is None else json.dumps(keys), DIALECT)
-    rows = {name: query.every(db, text, values) for name, (text, values) in statements.items()}
+    rows: dict[str, list[query.Row]] = {}
+    for name, (text, values) in statements.items():
+        rows[name] = query.every(db, text, values) if summary.is_needed(name, rows) else []
     return summary.summed(rows, DIALECT)

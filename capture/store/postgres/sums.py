@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from capture.store import summary
 from capture.store.base import Entry
@@ -77,7 +78,8 @@ async def overview(db: Connection, look: Look) -> Overview:
     if (wanted := summary.wanted(look, DIALECT)) is not None:
         text, values = wanted
         keys = [row[0] for row in await db.fetch(text, *values)]
-    rows = {}
+    rows: dict[str, list[tuple[Any, ...]]] = {}
     for name, (text, values) in summary.overview(keys, DIALECT).items():
-        rows[name] = [tuple(row) for row in await db.fetch(text, *values)]
+        needed = summary.is_needed(name, rows)
+        rows[name] = [tuple(row) for row in await db.fetch(text, *values)] if needed else []
     return summary.summed(rows, DIALECT)
