@@ -100,6 +100,7 @@ export class TokenGrid {
       row.element.remove();
       this.rows.delete(r);
     }
+    const came = this.stale;
     this.stale = false;
     const fresh = [];
     for (let r = from; r <= to; r += 1) {
@@ -111,6 +112,7 @@ export class TokenGrid {
     this.space.append(...fresh);
     this.#want(from * this.columns, (to + 1) * this.columns);
     this.#mean();
+    if (came) this.onAt(this.side, this.at);
   }
 
   /* What is in view when scrolling pauses: of what flies by, nothing is asked. */
