@@ -1,8 +1,8 @@
 """Three ways to ask a connection for rows, typed: apsw's cursors say of each column that it may be anything.
 
-None leaves a statement open behind it. One that is halfway keeps its snapshot, so that all later reads of its connection
-see the store of that moment, and a commit fails; and when a cursor is freed is not ours to say: whoever lists all objects
-(`gc.get_objects`, a debugger) holds it, and lets it go on a thread that may not finish it.
+None leaves a statement open behind it. One that is halfway keeps its snapshot, so that all later reads of its
+connection see the store of that moment, and a commit fails; and when a cursor is freed is not ours to say: whoever
+lists all objects (`gc.get_objects`, a debugger) holds it, and lets it go on a thread that may not finish it.
 """
 
 from __future__ import annotations
