@@ -75,8 +75,8 @@ export async function show(root, { id, n: given }, ctx) {
   const button = (said, position) => h("button", { type: "button", onclick: () => go(position) }, said);
   fill(root,
     h("div.row.spread", h("h1", `Tokens of call ${n}`), h("div.row", h("a.button", { href: to("rollouts", id, "calls", n) }, "The call"), copyCurl(() => `rollouts/${encodeURIComponent(id)}/calls/${n}/text?start=${Math.floor(grid.at / SIZE) * SIZE}&end=${Math.min(own.total, (Math.floor(grid.at / SIZE) + 1) * SIZE)}`, ctx))),
-    h("p", `${number(own.nPrompt)} read, ${number(own.total - own.nPrompt)} sampled. `, trained,
-      first.source ? "" : [" ", h("strong", "Ids alone: "), first.reason || "the tokens' text can't be had."]),
+    h("p.trained-place", `${number(own.nPrompt)} read, ${number(own.total - own.nPrompt)} sampled. `, trained),
+    first.source ? null : h("p", h("strong", "Ids alone: "), first.reason || "the tokens' text can't be had."),
     parentFirst?.error ? h("p.notice.warn", `The parent's tokens can't be had: ${parentFirst.error.message}`) : null,
     broken ? h("p.notice.warn.break-place", { role: "note" }, h("strong", call.link === "drift" ? "Drift. " : "Compaction. "), h("span", "…")) : null,
     h("div.row.token-tools", { role: "group", "aria-label": "Where to" },
