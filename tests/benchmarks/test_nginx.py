@@ -16,6 +16,7 @@ def test_without_nginx_a_person_is_told_what_to_do(monkeypatch: pytest.MonkeyPat
     assert nginx.missing() == "nginx is not on the PATH (apt-get install nginx-light): its rows are left out"
 
 
+@pytest.mark.real
 @pytest.mark.skipif(nginx.missing() is not None, reason=nginx.MISSING)
 async def test_files_are_served_to_what_names_them_and_all_else_goes_to_the_engine(tmp_path: Path) -> None:
     flow = Flow()

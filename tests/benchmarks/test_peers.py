@@ -1,11 +1,14 @@
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
-from benchmarks import peers
+from benchmarks import peers, systems, wire
+from benchmarks.corpus import Corpus
 from benchmarks.peers import LiteLLM, OpenEnv
-from benchmarks.upstream import Request, ask_of
+from benchmarks.rounds import Bench
+from benchmarks.upstream import Flow, Request, ask_of, serve
 from benchmarks.wire import Ask
 
 
@@ -59,3 +62,24 @@ def test_an_environment_that_fails_to_install_is_a_sentence(monkeypatch: pytest.
     with pytest.raises(RuntimeError, match=r"^uv pip failed with exit code 1$"):
         peers.environment("nothing", "nothing==1", "1 MB")
     assert not (tmp_path / "bench-nothing.stamp").exists()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["openenv", "verifiers"])
+async def test_a_real_one_passes_calls_on_and_counts_them(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = systems.ROOT / ".real" / name
+    if not (found / "bin" / "python").exists():
+        pytest.skip(f"{name} is not installed; bin/setup.py real-{name}")
+    # As the tests of the formats have it, instead of installing another.
+    monkeypatch.setattr(peers, "environment", lambda *_: found)
+    corpus, flow = Corpus(20_000), Flow()
+    server, upstream = await serve(wire.Wire(corpus), flow)
+    peer = await asyncio.to_thread(peers.PEERS[name], upstream, tmp_path)
+    try:
+        # Streamed and not; what is said must come back, and every call must have been seen.
+        await Bench([peer], corpus, flow, paced=False).check()
+    finally:
+        peer.stop()
+        server.close()
