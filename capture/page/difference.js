@@ -42,3 +42,15 @@ export function sides(asked, sent) {
     .map((row) => ({ ...row, same: canonical(row.asked) === canonical(row.sent) }))
     .sort((a, b) => a.same - b.same);
 }
+
+/* Breaks and forks that say the same of other calls, together: [[first, …the others]], in the order of the first.
+   Numbers apart, their words are equal, and so is what changed. */
+export function alike(list) {
+  const groups = new Map();
+  for (const each of list) {
+    const key = canonical([each.kind, each.cause ?? null, String(each.words ?? "").replace(/\d[\d,]*/g, "#"), (each.changes || []).map(({ field, was, is }) => [field.replace(/\d+/g, "#"), was, is])]);
+    if (groups.has(key)) groups.get(key).push(each);
+    else groups.set(key, [each]);
+  }
+  return [...groups.values()];
+}

@@ -1,18 +1,20 @@
 /* Forks and breaks in words: which field the agent changed, what it was, what it is. */
 
 import { h, number, plural } from "./dom.js";
-import { parted } from "./difference.js";
+import { alike, parted } from "./difference.js";
 import { prose } from "./prose.js";
 import { to } from "./router.js";
 import { FORK, plain } from "./words.js";
 
-const SHOWN = 10;
+/* Items, and others like one of them, that are shown at once. */
+const SHOWN = 8;
+const SAME = 24;
 
 /* told: of `GET …/forks`. */
 export function forks(told, id) {
   const all = [
-    ...told.breaks.map((each) => breakItem(each, id)),
-    ...told.forks.map((each) => forkItem(each, id)),
+    ...alike(told.breaks).map(([first, ...others]) => breakItem(first, others, id)),
+    ...alike(told.forks).map(([first, ...others]) => forkItem(first, others, id)),
   ];
   if (!all.length) return null;
   const list = h("ul.forks", all.slice(0, SHOWN));
@@ -25,7 +27,7 @@ export function forks(told, id) {
     list, more);
 }
 
-function breakItem(each, id) {
+function breakItem(each, others, id) {
   const compaction = each.cause === "compaction" || each.kind === "compaction";
   return h("li.fork",
     h("p.finding-head", h("span.tag.warning", compaction ? "compaction" : "drift"), " ",
@@ -33,15 +35,32 @@ function breakItem(each, id) {
       each.at === null || each.at === undefined ? null : h("span.quiet", ` at token ${number(each.at)}`)),
     h("p", prose(each.words)),
     changes(each.changes),
-    h("p", h("a", { href: to("rollouts", id, "tokens", each.call, each.at === null || each.at === undefined ? {} : { at: each.at }) }, "Tokens side by side")));
+    h("p", tokensLink(each, id, "Tokens side by side")),
+    same(others, (other) => tokensLink(other, id, `#${other.call}`)));
 }
 
-function forkItem(each, id) {
+const tokensLink = (each, id, said) => h("a", { href: to("rollouts", id, "tokens", each.call, each.at === null || each.at === undefined ? {} : { at: each.at }) }, said);
+
+/* The others that say the same, a link each. */
+function same(others, link) {
+  if (!others.length) return null;
+  const rest = others.slice(SAME);
+  const where = h("p.calls-of", "The same in ", others.slice(0, SAME).flatMap((each) => [link(each), " "]));
+  if (rest.length) {
+    const more = h("button.small", { type: "button", onclick: () => more.replaceWith(...rest.flatMap((each) => [link(each), " "])) }, `${number(rest.length)} more`);
+    where.append(more);
+  }
+  return where;
+}
+
+function forkItem(each, others, id) {
   return h("li.fork",
     h("p.finding-head", h("span.tag.info", each.kind), " ",
-      each.at === null || each.at === undefined ? "one opening" : callLink(id, each.at), " → ", each.calls.flatMap((n, i) => [i ? ", " : "", callLink(id, n)])),
+      each.at === null || each.at === undefined ? "one opening" : callLink(id, each.at), " → ", each.calls.slice(0, SAME).flatMap((n, i) => [i ? ", " : "", callLink(id, n)]),
+      each.calls.length > SAME ? h("span.quiet", ` and ${number(each.calls.length - SAME)} more`) : null),
     h("p", prose(each.words || FORK[each.kind])),
-    changes(each.changes));
+    changes(each.changes),
+    same(others, (other) => callLink(id, other.calls[0])));
 }
 
 const callLink = (id, n) => (n === null || n === undefined ? "" : h("a", { href: to("rollouts", id, "calls", n) }, `#${n}`));

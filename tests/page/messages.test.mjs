@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { parted, shared, sides } from "../../capture/page/difference.js";
+import { alike, parted, shared, sides } from "../../capture/page/difference.js";
 import { messagesOf, pretty, replyOf, toolsOf } from "../../capture/page/messages.js";
 
 const told = (messages) => messages.map(({ role, parts }) => [role, ...parts.map((part) => [part.kind, part.name ? `${part.name}: ${part.text}` : part.text])]);
@@ -165,4 +165,16 @@ test("JSON is written so that it is read", () => {
   assert.equal(pretty("{\"a\":1}"), "{\n  \"a\": 1\n}");
   assert.equal(pretty("{half"), "{half");
   assert.equal(pretty("text"), "text");
+});
+
+test("breaks that say the same of other calls stand together", () => {
+  const told = (call, words, changes = []) => ({ kind: "drift", cause: "turn_boundary", call, words, changes });
+  const list = [
+    told(1, "Call 1 does not begin with the tokens of call 0: 1,024 tokens are gone."),
+    told(2, "Call 2 sent `messages[3].content` otherwise.", [{ field: "messages[3].content", was: "a", is: "b" }]),
+    told(7, "Call 7 does not begin with the tokens of call 6: 3 tokens are gone."),
+    told(8, "Call 8 sent `messages[9].content` otherwise.", [{ field: "messages[9].content", was: "a", is: "c" }]),
+  ];
+  assert.deepEqual(alike(list).map((group) => group.map((each) => each.call)), [[1, 7], [2], [8]]);
+  assert.deepEqual(alike([]), []);
 });
