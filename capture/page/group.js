@@ -61,6 +61,10 @@ export async function show(root, { group }, ctx) {
     compare.title = chosen.size === 2 ? "" : "Pick two rollouts";
   }
 
+  function pickFocused() {
+    glance.ownerDocument.activeElement.closest("tr")?.querySelector(".group-pick input")?.click();
+  }
+
   function openCompare() {
     if (chosen.size === 2) location.hash = to("compare", ...chosen);
     else ctx.say("Pick two rollouts to compare.");
@@ -82,7 +86,9 @@ export async function show(root, { group }, ctx) {
   }
   fill(settings, h("p.quiet", "Reading how each was run…"));
   const walk = (by) => Object.assign(() => step(glance, by), { title: by > 0 ? "next rollout" : "rollout before" });
-  ctx.keys({ j: walk(1), k: walk(-1), ArrowDown: () => step(glance, 1), ArrowUp: () => step(glance, -1), c: Object.assign(openCompare, { title: "compare the two that are picked" }) });
+  ctx.keys({ j: walk(1), k: walk(-1), ArrowDown: () => step(glance, 1), ArrowUp: () => step(glance, -1),
+    x: Object.assign(pickFocused, { title: "pick the rollout, or let it go" }),
+    c: Object.assign(openCompare, { title: "compare the two that are picked" }) });
 
   const pace = paced(async () => {
     const before = rows.length;
