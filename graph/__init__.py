@@ -9,5 +9,6 @@ Data flows one way, and no module imports to its left:
 `records` are the values; `tokens` the trie over engine ids; `messages` the canonical chain; `forest` how calls hang
 together; `roles` what each conversation was for; `findings` what a person should know; `sequences` the training
 samples; `view` the JSON; `picture` and `bars` the drawings of the docs; `surgery` cuts seeds to resume from, `saved`
-reads and writes the lines that they are kept in. All of it is pure: no sockets, no disk, no clock, and the same result in whatever order the calls come.
+reads and writes the lines that they are kept in. All of it is pure: no sockets, no disk, no clock, and the same result
+in whatever order the calls come.
 """
