@@ -346,7 +346,7 @@ class Calls:
             # From now on whoever holds this engine has to wait for it.
             draft.told_to_wait = False
             draft.engine = engine.name
-            self._store.begin(draft.live.id, draft.running(), draft.body, parts=draft.parts())
+            self._store.begin_later(draft.live.id, draft.n, draft.starting)
         draft.engine, draft.weights = engine.name, Weights(start=self._holds.version(engine.name))
         engine.in_flight += 1
 
@@ -411,7 +411,7 @@ class Calls:
         draft.live.begin(draft.n, cut)
         draft.told_to_wait = draft.is_told_to_wait(draft.engines[0])
         if not draft.told_to_wait:
-            self._store.begin(draft.live.id, draft.running(), draft.body, parts=draft.parts())
+            self._store.begin_later(draft.live.id, draft.n, draft.starting)
 
     def inquire(self, draft: Draft, engine: Engine) -> None:
         """Ask the engine beside the call for the prompt's ids, where its reply does not bring them."""

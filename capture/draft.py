@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,12 +18,15 @@ from capture.live import Live
 from capture.pinning.pins import Try as Pinned
 from capture.recorder import Recorder
 from capture.retries import Try
-from capture.store.base import Arrival, Delta, Exchange, Parts, Record, Spool
+from capture.store.base import Arrival, Delta, Exchange, Parts, Record, Spool, Start
 from capture.upstream import Engine
 from graph.records import Call, Status, Weights
 
 if TYPE_CHECKING:
     from capture.passage import Passage
+
+
+_RAW, _NAME = attrgetter("raw"), attrgetter("name")
 
 
 class Draft:
@@ -164,6 +168,10 @@ class Draft:
         """Return the call as it stands at its start."""
         return self._call(Choice(index=0), "running", ended=None, ended_ms=None, delivered=None)
 
+    def starting(self) -> Start:
+        """Return the same for the store."""
+        return Start(call=self.running(), request=self.body, parts=self.parts())
+
     def spool(self) -> Spool | None:
         """Return what the first choice has brought so far, None while there is nothing."""
         choices = self.reader.choices() if self.reader is not None else []
@@ -277,8 +285,8 @@ class Draft:
             return None
         return Parts(
             fields=request.fields,
-            elements=[one.raw for one in request.elements],
-            names=[one.name for one in request.elements],
+            elements=list(map(_RAW, request.elements)),
+            names=list(map(_NAME, request.elements)),
             messages=request.messages,
             sent=self.admitted.fields if self.admitted is not None else None,
         )
@@ -295,8 +303,8 @@ class Draft:
             return None
         return Parts(
             fields=admitted.fields,
-            elements=[one.raw for one in request.elements],
-            names=[one.name for one in request.elements],
+            elements=list(map(_RAW, request.elements)),
+            names=list(map(_NAME, request.elements)),
             messages=request.messages,
         )
 

@@ -11,7 +11,7 @@ there is nothing to connect to again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -33,6 +33,7 @@ from capture.store.base import (
     Record,
     Spent,
     Spool,
+    Start,
     State,
     Telling,
 )
@@ -180,6 +181,11 @@ class RemoteStore:
         passed = Exchange(request=request, parts=parts)
         packed = (rollout, records.pack_call(call, passed), exchanges.pack_exchange(passed))
         self._tell("begin", packed, may_drop=True)
+
+    def begin_later(self, rollout: str, n: int, made: Callable[[], Start]) -> None:  # noqa: ARG002 - see `Store`
+        """Note that a call runs, of which `made` tells."""
+        start = made()
+        self.begin(rollout, start.call, start.request, parts=start.parts)
 
     def spool(self, rollout: str, n: int, spool: Spool) -> None:
         """Keep what a running stream has brought so far."""

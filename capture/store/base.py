@@ -7,7 +7,7 @@ ride with the next group. Reads see all that was handed over before them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -107,6 +107,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     exchange: Exchange
     # None: the prompt is stored whole.
     delta: Delta | None = None
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A call that runs, ready to be stored."""
+
+    call: Call
+    request: bytes
+    # Those of its request, where known.
+    parts: Parts | None = None
 
 
 class Spool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -317,6 +326,9 @@ class Store(Protocol):
 
     def begin(self, rollout: str, call: Call, request: bytes, *, parts: Parts | None = None) -> None:
         """Note that a call runs; `parts` are those of its request, where known."""
+
+    def begin_later(self, rollout: str, n: int, made: Callable[[], Start]) -> None:
+        """Note that a call runs, of which `made` tells; a store that writes its start a little later asks only then."""
 
     def spool(self, rollout: str, n: int, spool: Spool) -> None:
         """Keep what a running stream has brought so far."""

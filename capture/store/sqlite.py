@@ -38,6 +38,7 @@ from capture.store.base import (
     Query,
     Record,
     Spool,
+    Start,
     State,
     Telling,
 )
@@ -91,6 +92,8 @@ class SqliteStore:
         self._writer = Writer(self._open_writer, where=str(path))
         # The starts of running calls, by rollout and number, as handed over.
         self._begun: dict[tuple[str, int], Op] = {}
+        # It gave out numbers, so it may hold an arrival of any call.
+        self._gave_out = False
         # Which files those are that were opened, and why they are no more where they were, by the last look.
         self._here: list[tuple[int, int]] = []
         self._astray: str | None = None
@@ -222,6 +225,7 @@ class SqliteStore:
 
     async def arrive(self, rollout: str, *, choices: int, started_at: str) -> Arrival | None:
         """Give a call its number and its place in time, and say what is spent; None when no more may arrive."""
+        self._gave_out = True
         arrival: Arrival | None = await self._writer.run(
             lambda db: tally.arrive(db, rollout, choices=choices, started_at=started_at)
         )
@@ -264,6 +268,16 @@ class SqliteStore:
             lambda db: writes.begin(db, rollout, call, exchange, self._canonical)
         )
 
+    def begin_later(self, rollout: str, n: int, made: Callable[[], Start]) -> None:
+        """Note that a call runs, of which `made` tells; it is asked only for one that has not ended by then."""
+
+        def make() -> Callable[[apsw.Connection], Any]:
+            start = made()
+            exchange = Exchange(request=start.request, parts=start.parts)
+            return lambda db: writes.begin(db, rollout, start.call, exchange, self._canonical)
+
+        self._begun[rollout, n] = self._writer.defer_start(make)
+
     def spool(self, rollout: str, n: int, spool: Spool) -> None:
         """Keep what a running stream has brought so far."""
         self._writer.submit(lambda db: writes.spool(db, rollout, n, spool))
@@ -271,11 +285,15 @@ class SqliteStore:
     async def finish(self, rollout: str, records: Sequence[Record]) -> None:
         """Store an ended call, all choices at once, and return when it is committed."""
         records = tuple(records)
+        fresh = False
         for record in records:
             begun = self._begun.pop((rollout, record.call.n), None)
-            if begun is not None:
-                self._writer.retract(begun)
-        await self._writer.run(lambda db: writes.finish(db, rollout, records, self._canonical))
+            if begun is not None and self._writer.retract(begun):
+                # Nothing of it was ever written.
+                fresh = not (self._shared or self._gave_out)
+        await self._writer.run(
+            lambda db: writes.finish(db, rollout, records, self._canonical, fresh=fresh), ends=not self._shared
+        )
 
     def deliver(self, rollout: str, numbers: Sequence[int], *, delivered: bool, at: str) -> None:
         """Add a delivery to calls, and mark them; kept and tried again while the store is down."""

@@ -25,6 +25,8 @@ class Counted(NamedTuple):
     new_tokens: int
 
 
+NOTHING = Counted(0, 0)
+
 # As `base.new_tokens` says, of what is stored; fields at their default aren't in the record.
 _COUNTED = (
     "SELECT status IN ('complete', 'aborted') AND json_extract(record, '$.choice') IS NULL,"
@@ -37,7 +39,7 @@ _COUNTED = (
 def counted(db: apsw.Connection, key: int, n: int) -> Counted:
     """Return what a call is counted as at present: nothing while it runs, or isn't there."""
     row = query.first(db, _COUNTED, (key, n))
-    return Counted(0, 0) if row is None else Counted(*row)
+    return NOTHING if row is None else Counted(*row)
 
 
 def spend(db: apsw.Connection, key: int, *, sampled: int, new_tokens: int) -> None:

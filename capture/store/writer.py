@@ -6,6 +6,8 @@ Rules.
 3. A group is all that is queued when the thread comes round; nothing that is awaited waits for company. While one group
    commits, the next one gathers, so the groups grow with the load by themselves. What is deferred stays on the loop
    until something else is handed over, `DEFER_S` at most: waking the thread costs the loop more than a short write.
+   What a call's end makes needless (a start) stays there although ends of others are handed over, and is made only when
+   it is queued.
 4. An awaited write is resolved on the loop, after COMMIT, with its group in one hop.
 5. A write that fails takes no other with it: its group is rolled back and each write is run again in a transaction of
    its own. (Savepoints were rejected: they cost every group what only a failing one needs, and a full disk makes SQLite
@@ -60,7 +62,7 @@ Work = Callable[[apsw.Connection], Any]
 class Op:
     """One write in the queue, a barrier (no work), or the sentinel."""
 
-    __slots__ = ("error", "future", "keep", "probe", "result", "stop", "work")
+    __slots__ = ("error", "future", "keep", "make", "probe", "result", "since", "stop", "work")
 
     def __init__(
         self,
@@ -76,6 +78,9 @@ class Op:
         self.keep = keep
         self.probe = probe
         self.stop = stop
+        # Of a start: makes its work when it is queued, and since when it waits.
+        self.make: Callable[[], Work] | None = None
+        self.since = 0.0
         self.result: Any = None
         self.error: TreeringError | None = None
 
@@ -97,6 +102,7 @@ class Writer:
         self._owed: list[Op] = []
         # Handed over already, in order, and not yet queued; `_due` will see to it.
         self._deferred: list[Op] = []
+        self._starts: list[Op] = []
         self._due: asyncio.TimerHandle | None = None
         self._wal_pages = 0
         self._thread: threading.Thread | None = None
@@ -136,23 +142,42 @@ class Writer:
             self._due = self._loop.call_later(DEFER_S, self._hand_over)
         return op
 
+    def defer_start(self, make: Callable[[], Work]) -> Op:
+        """Hand over a write that something handed over later may make needless, made when it is queued, on the loop.
+
+        It is queued before all that is handed over later but for what is deferred, and ends (`run`).
+        Raises `StoreError` when the writer isn't running. Returns what `retract` takes.
+        """
+        op = Op(None, None)
+        op.make, op.since = make, self._loop.time()
+        with self._door:
+            self._must_be_open()
+            self._starts.append(op)
+        if self._due is None:
+            self._due = self._loop.call_later(DEFER_S, self._hand_over)
+        return op
+
     def retract(self, op: Op) -> bool:
         """Take a deferred write back; False when it has been queued."""
         with self._door:
-            if op not in self._deferred:
+            waiting = self._starts if op.make is not None else self._deferred
+            if op not in waiting:
                 return False
-            self._deferred.remove(op)
+            waiting.remove(op)
             return True
 
-    async def run(self, work: Work) -> Any:
-        """Hand over a write and return its result when it is committed; raise its error when it isn't."""
+    async def run(self, work: Work, *, ends: bool = False) -> Any:
+        """Hand over a write and return its result when it is committed; raise its error when it isn't.
+
+        `ends`: it is the end of a call, behind which the starts of others may stay.
+        """
         future = asyncio.get_running_loop().create_future()
-        self._put(Op(work, future))
+        self._put(Op(work, future), starts=not ends)
         return await future
 
     async def settle(self) -> None:
         """Return when all that was handed over was tried."""
-        if self._deferred or self._settled != self._handed:
+        if self._deferred or self._starts or self._settled != self._handed:
             await self._barrier(probe=False)
 
     async def flush(self) -> None:
@@ -171,6 +196,7 @@ class Writer:
         with self._door:
             stopping, self._open = self._open, False
             if stopping:
+                self._queue_starts(before=None)
                 self._queue_deferred()
                 self._handed += 1
                 self._queue.put(Op(None, last, stop=True))
@@ -198,19 +224,34 @@ class Writer:
         self._put(Op(None, future, probe=probe))
         await future
 
-    def _put(self, op: Op) -> None:
+    def _put(self, op: Op, *, starts: bool = True) -> None:
         with self._door:
             self._must_be_open()
+            if starts:
+                self._queue_starts(before=None)
             self._queue_deferred()
             self._handed += 1
             self._queue.put(op)
 
     def _hand_over(self) -> None:
-        """Queue what is deferred; its time is over."""
+        """Queue what is deferred, and the starts whose time is over."""
         self._due = None
+        now = self._loop.time()
         with self._door:
             if self._open:
+                self._queue_starts(before=now - DEFER_S + 0.001)
                 self._queue_deferred()
+                if self._starts:
+                    self._due = self._loop.call_later(self._starts[0].since + DEFER_S - now, self._hand_over)
+
+    def _queue_starts(self, *, before: float | None) -> None:
+        """Queue the starts that wait since `before` or longer; all of them with None."""
+        while self._starts and (before is None or self._starts[0].since <= before):
+            op = self._starts.pop(0)
+            assert op.make is not None
+            op.work = op.make()
+            self._handed += 1
+            self._queue.put(op)
 
     def _queue_deferred(self) -> None:
         deferred, self._deferred = self._deferred, []

@@ -132,8 +132,13 @@ def spool(db: apsw.Connection, rollout: str, n: int, spool: Spool) -> None:
     db.execute(_BUMP, (key,))
 
 
-def finish(db: apsw.Connection, rollout: str, records: Sequence[Record], canonical: Canonical) -> None:
-    """Store an ended call, all choices at once; an `ended` that is None is given out."""
+def finish(
+    db: apsw.Connection, rollout: str, records: Sequence[Record], canonical: Canonical, *, fresh: bool = False
+) -> None:
+    """Store an ended call, all choices at once; an `ended` that is None is given out.
+
+    `fresh`: nothing of it was written before, not even that it arrived.
+    """
     key = _key(db, rollout)
     if key is None:
         return
@@ -146,15 +151,14 @@ def finish(db: apsw.Connection, rollout: str, records: Sequence[Record], canonic
     more_sampled = more_tokens = 0
     for call, record in zip(calls, records, strict=True):
         # One that was thought dead and ended after all was counted before.
-        before = tally.counted(db, key, call.n)
+        before = tally.NOTHING if fresh else tally.counted(db, key, call.n)
         delta = _put_call(db, key, call, record.exchange, record.delta, canonical)
         more_sampled += (call.status in ("complete", "aborted") and call.choice == 0) - before.sampled
         more_tokens += new_tokens(call, delta) - before.new_tokens
-        db.execute("DELETE FROM spool WHERE rollout = ? AND n = ?", (key, call.n))
-        db.execute("DELETE FROM arrival WHERE rollout = ? AND n = ?", (key, call.n))
-    if more_sampled or more_tokens:
-        tally.spend(db, key, sampled=more_sampled, new_tokens=more_tokens)
-    _touch(db, key, calls)
+        if not fresh:
+            db.execute("DELETE FROM spool WHERE rollout = ? AND n = ?", (key, call.n))
+            db.execute("DELETE FROM arrival WHERE rollout = ? AND n = ?", (key, call.n))
+    _touch(db, key, calls, sampled=more_sampled, new_tokens=more_tokens)
 
 
 def deliver(db: apsw.Connection, rollout: str, numbers: Sequence[int], *, delivered: bool, at: str) -> None:
@@ -162,16 +166,18 @@ def deliver(db: apsw.Connection, rollout: str, numbers: Sequence[int], *, delive
     key = _key(db, rollout)
     if key is None:
         return
+    delivery = _json({"at": at, "complete": delivered})
     for n in numbers:
-        row = query.first(db, "SELECT deliveries FROM exchange WHERE rollout = ? AND n = ?", (key, n))
-        if row is None:
-            continue
-        deliveries = [*json.loads(row[0]), {"at": at, "complete": delivered}]
-        db.execute("UPDATE exchange SET deliveries = ? WHERE rollout = ? AND n = ?", (_json(deliveries), key, n))
         db.execute(
-            "UPDATE call SET delivered = max(coalesce(delivered, 0), ?) WHERE rollout = ? AND n = ?",
-            (int(delivered), key, n),
+            "UPDATE exchange SET deliveries = iif(deliveries = '[]', '[', substr(deliveries, 1, length(deliveries) - 1)"
+            " || ',') || ? || ']' WHERE rollout = ? AND n = ?",
+            (delivery, key, n),
         )
+        if db.changes():
+            db.execute(
+                "UPDATE call SET delivered = max(coalesce(delivered, 0), ?) WHERE rollout = ? AND n = ?",
+                (int(delivered), key, n),
+            )
     db.execute(_BUMP, (key,))
 
 
@@ -280,23 +286,24 @@ def _put_labels(db: apsw.Connection, key: int, labels: Mapping[str, str]) -> Non
     )
 
 
-def _touch(db: apsw.Connection, key: int, calls: Iterable[Call]) -> None:
-    """Bump the version, and stretch the rollout's counters and its first and last call over these."""
-    calls = list(calls)
+def _touch(db: apsw.Connection, key: int, calls: Sequence[Call], *, sampled: int = 0, new_tokens: int = 0) -> None:
+    """Bump the version, stretch the rollout's counters and its first and last call over these, add what they spent."""
+    started = [call.started_at for call in calls if call.started_at]
     db.execute(
-        "UPDATE rollout SET version = version + 1, next = max(next, ?), tick = max(tick, ?) WHERE key = ?",
+        "UPDATE rollout SET version = version + 1, next = max(next, ?2), tick = max(tick, ?3),"
+        " sampled = sampled + ?4, new_tokens = new_tokens + ?5,"
+        " first_call_at = coalesce(min(first_call_at, ?6), first_call_at, ?6),"
+        " last_call_at = coalesce(max(last_call_at, ?7), last_call_at, ?7) WHERE key = ?1",
         (
+            key,
             1 + max(call.n for call in calls),
             1 + max(max(call.arrived, -1 if call.ended is None else call.ended) for call in calls),
-            key,
+            sampled,
+            new_tokens,
+            min(started, default=None),
+            max(started, default=None),
         ),
     )
-    for at in {call.started_at for call in calls if call.started_at}:
-        db.execute(
-            "UPDATE rollout SET first_call_at = min(coalesce(first_call_at, ?1), ?1),"
-            " last_call_at = max(coalesce(last_call_at, ?1), ?1) WHERE key = ?2",
-            (at, key),
-        )
 
 
 def _put_call(

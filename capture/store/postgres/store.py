@@ -36,6 +36,7 @@ from capture.store.base import (
     Query,
     Record,
     Spool,
+    Start,
     State,
     Telling,
 )
@@ -262,6 +263,11 @@ class PostgresStore:
         """Note that a call runs; one that ends at once is stored with its end alone."""
         write = Begin(rollout=rollout, call=call, request=request, parts=parts)
         self._begun[rollout, call.n] = self._writer.defer(write)
+
+    def begin_later(self, rollout: str, n: int, made: Callable[[], Start]) -> None:  # noqa: ARG002 - see `Store`
+        """Note that a call runs, of which `made` tells."""
+        start = made()
+        self.begin(rollout, start.call, start.request, parts=start.parts)
 
     def spool(self, rollout: str, n: int, spool: Spool) -> None:
         """Keep what a running stream has brought so far."""

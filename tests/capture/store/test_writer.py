@@ -311,3 +311,55 @@ async def test_what_is_deferred_is_committed_at_the_stop(tmp_path):
     other.close()
     with pytest.raises(StoreError):
         one.defer(insert(2))
+
+
+# -- starts
+
+
+async def test_a_start_that_an_end_makes_needless_is_never_made(writer):
+    made = []
+
+    def make():
+        made.append(1)
+        return insert(1)
+
+    start = writer.defer_start(make)
+    await writer.run(insert(2), ends=True)
+    assert writer.retract(start)
+    assert not writer.retract(start)
+    await writer.settle()
+    assert (made, await values(writer)) == ([], [2])
+
+
+async def test_a_start_goes_before_all_that_is_handed_over_later_but_ends(writer):
+    writer.defer_start(lambda: insert(1))
+    await writer.run(insert(2), ends=True)
+    writer.submit(insert(3))
+    writer.defer_start(lambda: insert(4))
+    await writer.settle()
+    assert await values(writer) == [2, 1, 3, 4]
+
+
+async def test_a_start_is_committed_when_its_time_is_over_and_not_before(writer, monkeypatch):
+    at = 0.0
+    monkeypatch.setattr(writer._loop, "time", lambda: at)
+    first = writer.defer_start(lambda: insert(1))
+    at += writer_module.DEFER_S / 2
+    second = writer.defer_start(lambda: insert(2))
+    at += writer_module.DEFER_S / 2
+    writer._hand_over()
+    assert not writer.retract(first)
+    assert writer.retract(second)
+
+
+async def test_starts_are_committed_at_the_stop(tmp_path):
+    path = tmp_path / "t.db"
+    one = Writer(opener(path), where="t")
+    await one.start()
+    one.defer_start(lambda: insert(1))
+    await one.stop()
+    other = apsw.Connection(str(path))
+    assert other.execute("SELECT v FROM t").fetchall() == [(1,)]
+    other.close()
+    with pytest.raises(StoreError):
+        one.defer_start(lambda: insert(2))
