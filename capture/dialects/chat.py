@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -24,6 +25,8 @@ from graph.records import Message
 
 # One for all: the dialects that are translated come by here too.
 _elements = Elements()
+
+_MESSAGE, _VALUE = attrgetter("message"), attrgetter("value")
 
 MAX_CHOICES = 128
 """Most replies one call may ask for: OpenAI's own limit; each is a record of its own."""
@@ -108,9 +111,7 @@ class Chat:
             model=values.get("model"),
             choices=values.get("n") or 1,
             asked=asked,
-            messages=_messages(values.get("messages"))
-            if elements is None
-            else tuple([one.message for one in elements]),
+            messages=_messages(values.get("messages")) if elements is None else tuple(map(_MESSAGE, elements)),
             tools=canonical.tools_digest(values.get("tools")) if tools is None else tools.digest,
             tool_names=canonical.tool_names(values.get("tools")) if tools is None else tools.names,
             sampling={name: values[name] for name in _SAMPLING if values.get(name) is not None},
@@ -270,7 +271,7 @@ def _digest(values: Mapping[str, Any], elements: Sequence[Element] | None, tools
     if tools is not None:
         state.update(b"\0tools" + tools.value)
     if elements is not None:
-        state.update(b"".join([b"\0messages", *[one.value for one in elements]]))
+        state.update(b"\0messages" + b"".join(map(_VALUE, elements)))
     return state.hexdigest()
 
 

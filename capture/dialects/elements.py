@@ -15,8 +15,9 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -42,6 +43,7 @@ DIGEST_BYTES = 16
 MEDIA_FIELDS = ("image_url", "video_url", "audio_url")
 """Where a part of a message may hold an address."""
 
+_RAW = attrgetter("raw")
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 
 # In the order of use: what stands before it was not used since it was put there. No JSON is empty.
@@ -77,7 +79,7 @@ class Elements:
     def __init__(self, *, kept_bytes: int = KEPT_BYTES, now: Callable[[], float] = time.monotonic) -> None:
         self._kept: OrderedDict[bytes, Element | None] = OrderedDict()
         self._tools: OrderedDict[bytes, Tools] = OrderedDict()
-        self._room = kept_bytes
+        self._room = self._most = kept_bytes
         self._now = now
         self._swept = now()
         self._lock = threading.Lock()
@@ -88,15 +90,19 @@ class Elements:
     def maybe_messages(self, raw: bytes) -> tuple[Element, ...] | None:
         """Read a list of messages; None where strict JSON can't read it, or it is no list."""
         try:
-            raws = [bytes(one) for one in _ARRAY.decode(raw)]
+            raws = list(map(bytes, _ARRAY.decode(raw)))
+            small = len(raw) < LARGE
             with self._lock:
                 if (at := self._now()) - self._swept > UNUSED_S:
                     self._sweep(at)
-                kept = [self._kept.get(one) if len(one) < LARGE else None for one in raws]
-                for found in kept:
-                    if found is not None:
-                        self._kept.move_to_end(found.raw)
-            return tuple([found or self._read(one) for found, one in zip(kept, raws, strict=True)])
+                get = self._kept.get
+                # Without a step of ours for each of hundreds, all but one or two of which are known.
+                kept = list(map(get, raws)) if small else [get(one) if len(one) < LARGE else None for one in raws]
+                found = [one for one in kept if one is not None]
+                deque(map(self._kept.move_to_end, map(_RAW, found)), maxlen=0)
+            if len(found) == len(raws):
+                return tuple(found)
+            return tuple([known or self._read(one) for known, one in zip(kept, raws, strict=True)])
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError):
             return None
 

@@ -14,7 +14,9 @@ The functions run inside the caller's transaction and keep nothing in memory, so
 
 from __future__ import annotations
 
+import threading
 import zlib
+from collections import OrderedDict
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -80,23 +82,62 @@ class Chain(NamedTuple):
     names: list[bytes]
 
 
+class _Links:
+    """The digests of lists as chains, of the list that each rollout had last: one that goes on from it has them too.
+
+    They follow from the elements alone, so nothing here goes stale.
+    """
+
+    def __init__(self, most: int = 200_000) -> None:
+        """`most` links are kept, some 100 bytes each with the names."""
+        self._last: OrderedDict[int, tuple[list[bytes], list[bytes]]] = OrderedDict()
+        self._room = most
+        self._lock = threading.Lock()
+
+    def of(self, rollout: int, names: list[bytes]) -> tuple[list[bytes], int]:
+        """Return the digest of each prefix of a list, and how many elements of it were known."""
+        with self._lock:
+            before = self._last.pop(rollout, None)
+            if before is not None:
+                self._room += len(before[0])
+            links: list[bytes] = []
+            if before is not None and len(before[0]) <= len(names) and names[: len(before[0])] == before[0]:
+                links = before[1].copy()
+            known = len(links)
+            last = links[-1] if links else b""
+            for name in names[known:]:
+                last = digest(last + name)
+                links.append(last)
+            self._last[rollout] = names, links
+            self._room -= len(names)
+            while self._room < 0:
+                _, (gone, _) = self._last.popitem(last=False)
+                self._room += len(gone)
+        return links, known
+
+
+_links = _Links()
+
+
 def put_chain(db: apsw.Connection, rollout: int, elements: list[bytes], *, names: list[bytes] | None = None) -> Chain:
     """Store a list of raw elements; `names` are their digests, where known."""
     names = [digest(element) for element in elements] if names is None else names
-    links: list[bytes] = []
-    last = b""
-    for name in names:
-        last = digest(last + name)
-        links.append(last)
+    links, before = _links.of(rollout, names)
 
     def find(length: int) -> int | None:
         found = query.first(db, "SELECT key FROM chain WHERE rollout = ? AND digest = ?", (rollout, links[length - 1]))
         return None if found is None else int(found[0])
 
-    # A link is never there without those before it, so the longest known prefix is found by halving. The whole list
-    # but its last two elements is the likeliest (a reply and what follows), but ten look-ups cost 30 µs: no guess.
+    # A link is never there without those before it, so the longest known prefix is found by halving; the list that the
+    # rollout had last is the likeliest.
     known, unknown = 0, len(links) + 1
     key: int | None = None
+    if before and (found := find(before)) is not None:
+        known, key = before, found
+        if known < len(links) and (found := find(known + 1)) is None:
+            unknown = known + 1
+        elif found is not None and known < len(links):
+            known, key = known + 1, found
     while unknown - known > 1:
         middle = (known + unknown) // 2
         if (found := find(middle)) is None:

@@ -129,3 +129,36 @@ def test_a_body_without_messages_and_one_with_none(db):
     assert empty.chains == {"messages": (None, [], [])}
     assert contents.get_body(db, empty.stored) == b'{"messages":[]}'
     assert contents.put_body(db, 1, b"{}").chains == {}
+
+
+@pytest.mark.parametrize("forget", [False, True])
+def test_a_list_that_goes_on_from_the_last_one_is_the_same_chain_as_ever(db, forget):
+    """With what is remembered of the last list, and without."""
+    kept = {}
+    lists = [[b"1"], [b"1", b"2"], [b"1", b"2"], [b"1", b"2", b"3", b"4"], [b"1"], [b"1", b"9"], [b"1", b"2", b"3"], []]
+    for elements in lists:
+        if forget:
+            contents._links = contents._Links()
+        last = contents.put_chain(db, 1, elements).last
+        assert contents.get_chain(db, last) == elements
+        assert kept.setdefault(tuple(elements), last) == last
+    assert count(db, "chain") == 5
+
+
+def test_what_is_remembered_of_a_list_that_was_rolled_back_is_written_again(db):
+    contents.put_chain(db, 1, [b"1"])
+    db.execute("SAVEPOINT s")
+    contents.put_chain(db, 1, [b"1", b"2", b"3"])
+    db.execute("ROLLBACK TO s")
+    last = contents.put_chain(db, 1, [b"1", b"2", b"3", b"4"]).last
+    assert contents.get_chain(db, last) == [b"1", b"2", b"3", b"4"]
+
+
+def test_the_last_lists_are_forgotten_when_they_are_many():
+    links = contents._Links(most=5)
+    assert links.of(1, [b"a", b"b"])[1] == 0
+    assert links.of(2, [b"a", b"b", b"c"])[1] == 0
+    assert links.of(1, [b"a", b"b"])[1] == 2
+    links.of(3, [b"a"])
+    assert set(links._last) == {1, 3}
+    assert links.of(2, [b"a", b"b", b"c"])[1] == 0
