@@ -76,11 +76,11 @@ async def told(texts, of, start=0, end=None):
 
 
 async def test_prompt_and_sampled_ids_with_their_texts():
-    engine = Spoken([b" the", b"caf", "é".encode(), "é".encode()[:1]])
+    engine = Spoken([b" the", b"gro", "é".encode(), "é".encode()[:1]])
     of = graph([256, 257], [258, 259, 10], logprobs=np.array([-1.0, np.nan, -0.5], np.float32))
     assert await told(Texts(appliance(engine)), of) == {
         "start": 0, "end": 5, "n_tokens": 5, "n_prompt": 2, "ids": [256, 257, 258, 259, 10],
-        "pieces": [" the", "caf", "é", None, "\n"], "logprobs": [None, None, -1.0, None, -0.5],
+        "pieces": [" the", "gro", "é", None, "\n"], "logprobs": [None, None, -1.0, None, -0.5],
         "source": "engine", "reason": None,
     }  # fmt: skip
 

@@ -181,7 +181,7 @@ async def test_sums(store):
     await add(store, "a", "b", "c", group="g", labels={"split": "train"})
     await add(store, "d", group="h", labels={"split": "test", "kind": "maths"})
     await add(store, "e")
-    for name in "abd":
+    for name in ("a", "b", "d"):
         await store.change(name, {"state": "closed"})
     drift, none = Found("drift", 0, 3), Found("no_calls", 2, 1)
     await keep(store, "a", calls=3, sampled_tokens=30, reward=1.0, drifted=2, findings=(drift,))
