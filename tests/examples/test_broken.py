@@ -106,7 +106,7 @@ def test_a_limit_stopped_it(made):
 def test_the_agent_s_time_limit(made):
     told = made.told("callers")
     says(told["time_limit"], "given up after about", "the engine is still at work", "Raise the time limit")
-    assert told["time_limit"]["data"]["after_s"] >= 1.0
+    assert 0.5 <= told["time_limit"]["data"]["after_s"] <= 2.5
     assert told["time_limit"]["data"]["tokens"] > 0
     assert told["time_limit"]["calls"] == told["aborted_calls"]["calls"] == told["retries"]["calls"] == [0, 1, 2]
     says(told["nothing_trainable"], "it broke off")
