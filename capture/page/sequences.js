@@ -113,7 +113,7 @@ export class Sequences {
       h("caption.hidden", "Training rows"),
       h("thead", h("tr", ["Row", "Conversation", "Calls", "Mask", "Ids", "Trained", "Begins", "Ends"].map((name) => h("th", { scope: "col", class: name === "Ids" || name === "Trained" ? "number" : null }, name)))),
       h("tbody", made.sequences.slice(0, SHOWN).map((row) => this.#row(row, longest, roots)))) : null;
-    kept.push(summary, empty, table ? h("div.wide", { role: "region", "aria-label": "Table of training rows", tabindex: "0" }, table) : null);
+    kept.push(summary, empty, table ? h("div.wide", { role: "region", "aria-label": "Rows", tabindex: "0" }, table) : null);
     if (made.sequences.length > SHOWN) {
       const more = h("button", { type: "button", onclick: () => {
         table.tBodies[0].append(...made.sequences.slice(SHOWN).map((row) => this.#row(row, longest, roots)));
