@@ -123,7 +123,7 @@ class Connection(RequestHandler):
                 "header_too_long", "A line of the request's head is too long.", hint="64 KiB are taken.", status=431
             )
         else:
-            hint = "HTTP/1.1 is spoken here; https:// only where --tls-cert is given."
+            hint = "Plain HTTP is spoken here; https:// only where --tls-cert is given."
             error = ClientError("bad_request", "This is no request that HTTP allows.", hint=hint, status=400)
         if request.writer.output_size > 0:
             raise ConnectionError("an answer is on its way already")
