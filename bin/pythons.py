@@ -1,16 +1,18 @@
 """The Pythons that a release is for, and the packages that it stands on, for the tests of packaging. Standard library.
 
-    python3 bin/setup.py real-pythons        .real/pythons: pythons.json, each version's interpreter; wheels/
+    python3 bin/setup.py real-pythons        .real/pythons: pythons.json, each version's interpreter; wheels/; oldest/
 
 A Python that is not found (`find_python`) is fetched by uv into .real/pythons/fetched. The wheels are those of the
-project's own dependencies, for each Python, at the versions that the tests run with, and what builds the project: from
-them an environment is made without a network, and so always the same one.
+project's own dependencies, for each Python, at the versions that the tests run with, and what builds the project; those
+in oldest/, for the oldest Python, are the first that pyproject.toml allows. From them an environment is
+made without a network, and so always the same one.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -41,36 +43,50 @@ def fetched(tools: Any, version: tuple[int, int], folder: Path) -> str:
     raise tools.SetupError(f"the Python {name} that uv fetched does not start")
 
 
-def download(tools: Any, version: tuple[int, int], folder: Path) -> None:
-    """Put the wheels that the project needs on a Python into `folder`. Raises `tools.SetupError`."""
+def dependencies(tools: Any) -> list[str]:
+    """Return the project's own dependencies, as pyproject.toml has them."""
     import tomllib  # not at the top, as in bin/setup.py
 
-    project = tomllib.loads(tools.PROJECT.read_text())["project"]
+    return [str(each) for each in tomllib.loads(tools.PROJECT.read_text())["project"]["dependencies"]]
+
+
+def first(requirement: str) -> tuple[str, str]:
+    """Return name and first version of what a requirement allows: `x>=1.2,<2; marker` gives `x` and `1.2`."""
+    found = re.fullmatch(r"([\w.-]+)>=([\w.]+)(,.*)?", requirement.partition(";")[0].strip())
+    if found is None:
+        raise ValueError(f"{requirement!r} names no first version")
+    return re.sub(r"[-_.]+", "-", found[1]).lower(), found[2]
+
+
+def download(tools: Any, version: tuple[int, int], folder: Path, *wanted: str) -> None:
+    """Put the wheels that `wanted` (pip's words) names on a Python into `folder`. Raises `tools.SetupError`."""
     builder = f"setuptools=={tools.versions('tool')['setuptools']}"
-    with tempfile.TemporaryDirectory() as scratch:
-        exact = ["-c", str(tools.pins("test", Path(scratch)))]
-        # The pip of .venv, whatever Python it is of: a Debian's own Python comes without one.
-        pip = [str(tools.VENV / "bin" / "python"), "-m", "pip", "download", "-q", "--only-binary=:all:"]
-        which = ["--python-version", "{}.{}".format(*version), "-d", str(folder), *exact]
-        tools.run([*pip, *which, *project["dependencies"], builder], env=tools.install_environment())
+    # The pip of .venv, whatever Python it is of: a Debian's own Python comes without one.
+    pip = [str(tools.VENV / "bin" / "python"), "-m", "pip", "download", "-q", "--only-binary=:all:"]
+    which = ["--python-version", "{}.{}".format(*version), "-d", str(folder)]
+    tools.run([*pip, *which, *wanted, builder], env=tools.install_environment())
 
 
 def install(tools: Any, folder: Path) -> None:
     """Find or fetch every Python, and download the wheels. Raises `tools.SetupError`."""
     shutil.rmtree(folder, ignore_errors=True)
-    (folder / "wheels").mkdir(parents=True)
+    for place in ("wheels", "oldest"):
+        (folder / place).mkdir(parents=True)
     found = {}
-    for version in VERSIONS:
-        found["{}.{}".format(*version)] = tools.find_python(version) or fetched(tools, version, folder / "fetched")
-        download(tools, version, folder / "wheels")
+    with tempfile.TemporaryDirectory() as scratch:
+        tested, oldest = (str(tools.pins(table, Path(scratch))) for table in ("test", "oldest"))
+        for version in VERSIONS:
+            found["{}.{}".format(*version)] = tools.find_python(version) or fetched(tools, version, folder / "fetched")
+            download(tools, version, folder / "wheels", "-c", tested, *dependencies(tools))
+        download(tools, VERSIONS[0], folder / "oldest", "--no-deps", "-r", oldest)
     (folder / "pythons.json").write_text(json.dumps(found))
 
 
 def set_up(tools: Any) -> None:
     """Make the part, unless it is there; it stands on .venv, and makes that first."""
     tools.set_up_project("test", "demo")
-    tested, builder = sorted(tools.versions("test").items()), tools.versions("tool")["setuptools"]
-    key = tools.digest(Path(__file__).resolve(), tools.PROJECT, str(tools.ROOT), VERSIONS, tested, builder)
+    pinned = [sorted(tools.versions(table).items()) for table in ("test", "oldest", "tool")]
+    key = tools.digest(Path(__file__).resolve(), tools.PROJECT, str(tools.ROOT), VERSIONS, pinned)
     what = "finding Pythons and fetching the project's dependencies for each into .real/pythons"
     tools.make(tools.REAL / "pythons.stamp", lambda: key, what, lambda: install(tools, tools.REAL / "pythons"))
 

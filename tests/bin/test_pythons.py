@@ -22,6 +22,9 @@ class Tools:
     def find_uv(self):
         return self.uv
 
+    def pins(self, table, folder):
+        return f"{table}.txt"
+
     def install_environment(self):
         return {"UV_PYTHON_DOWNLOADS": "never"}
 
@@ -40,7 +43,8 @@ class Tools:
 
 def test_what_is_at_hand_is_taken_and_the_rest_is_fetched(tmp_path, monkeypatch):
     loaded = []
-    monkeypatch.setattr(pythons, "download", lambda tools, version, folder: loaded.append(version))
+    monkeypatch.setattr(pythons, "dependencies", lambda tools: ["x>=1,<2"])
+    monkeypatch.setattr(pythons, "download", lambda tools, version, folder, *wanted: loaded.append((version, *wanted)))
     tools = Tools({(3, 11): "/bin/python3.11", (3, 13): "/bin/python3.13"})
     pythons.install(tools, tmp_path / "pythons")
     found = json.loads((tmp_path / "pythons" / "pythons.json").read_text())
@@ -49,7 +53,23 @@ def test_what_is_at_hand_is_taken_and_the_rest_is_fetched(tmp_path, monkeypatch)
     ((argv, env),) = tools.ran
     assert argv == ["uv", "python", "install", "-q", "--no-bin", "3.12"]
     assert env["UV_PYTHON_DOWNLOADS"] == "manual"
-    assert loaded == list(pythons.VERSIONS)
+    assert loaded == [
+        *((version, "-c", "test.txt", "x>=1,<2") for version in pythons.VERSIONS),
+        ((3, 11), "--no-deps", "-r", "oldest.txt"),
+    ]
+
+
+def numbers(version):
+    return tuple(map(int, version.split(".")))
+
+
+def test_the_oldest_are_no_older_than_pyproject_allows():
+    pinned = setup.versions("oldest")
+    for name, least in map(pythons.first, pythons.dependencies(setup)):
+        assert numbers(pinned[name]) >= numbers(least), name
+    assert pythons.first("backports.zstd>=1,<2; python_version < '3.14'") == ("backports-zstd", "1")
+    with pytest.raises(ValueError, match="names no first version"):
+        pythons.first("x<2")
 
 
 @pytest.mark.parametrize(
