@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import resource
 import sys
 from collections.abc import Callable, Sequence
 
@@ -26,6 +27,9 @@ def main(argv: Sequence[str]) -> int:
         lines = "".join(f"  {each:<12} {what}\n" for each, what in MEASUREMENTS.items())
         (sys.stdout if wanted else sys.stderr).write(f"usage: bin/bench NAME [--quick] [--json FILE]\n\n{lines}")
         return 0 if wanted else 2
+    # 512 agents, and as many connections to an engine, in one process; what it starts has the same.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     run: Callable[[list[str]], int] = importlib.import_module(f"benchmarks.{name}").run
     return run(list(argv[1:]))
 

@@ -48,6 +48,24 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     in_time: bool
 
 
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the measured time took."""
+
+    system_cpu_ms: float
+    # Of this process: agents and engine.
+    own_cpu_ms: float
+    engine_late_ms: array[float]
+
+
+class Seat:
+    """One agent's place: its connection, and its rollout's key."""
+
+    def __init__(self, client: load.Client, key: str) -> None:
+        self.client = client
+        self.key = key
+        self.busy = asyncio.Lock()
+
+
 class Agents:
     """So many rollouts at once, in front of one system."""
 
@@ -59,59 +77,52 @@ class Agents:
         self._calls = calls
         self._loop = asyncio.get_running_loop()
         self.seen: list[Seen] = []
-        # By key, what was asked for: prompt and reply of each call.
+        # By key, what was answered: prompt and reply of each call.
         self.asked: dict[str, Counter[tuple[int, int]]] = {}
         self.failed: list[str] = []
         self._start = self._end = 0.0
 
-    async def run(self, rollouts: Sequence[Rollout], drawn: Traffic, seconds: float) -> tuple[float, float]:
-        """Warm up, run for so long, and let what is under way end.
-
-        Returns the CPU milliseconds of the measured time: the system's, and this process's.
-        """
+    async def run(self, rollouts: Sequence[Rollout], drawn: Traffic, seconds: float, ramp_s: float = 0.0) -> Cost:
+        """Warm up, let agents begin over `ramp_s`, run for so long, and let what is under way end."""
         keys = await asyncio.to_thread(self._system.open, len(rollouts))
-        clients = [await load.Client.connect(self._system.url, Flow()) for _ in rollouts]
-        spare = iter(await asyncio.to_thread(self._more, len(rollouts)))
-        warm = [
-            (client, key, turn) for client, key, one in zip(clients, keys, rollouts, strict=True) for turn in one.warm
-        ]
+        spare = iter(await asyncio.to_thread(self._system.open, max(8, len(rollouts))))
+        seats = [Seat(await self._connect(), key) for key in keys]
         async with asyncio.TaskGroup() as group:
-            busy = {id(client): asyncio.Lock() for client in clients}
-            for client, key, turn in warm:
-                # With a short reply, which the next prompt begins with too: what matters is that its own was seen.
-                short = msgspec.structs.replace(turn, n_reply=_WARM_REPLY)
-                group.create_task(self._warm(busy[id(client)], client, key, short))
-                await asyncio.sleep(WARM_S)
+            for seat, one in zip(seats, rollouts, strict=True):
+                for turn in one.warm:
+                    group.create_task(self._warm(seat, turn))
+                    await asyncio.sleep(WARM_S)
         both = (self._system, systems.direct(""))
-        before = [each.cpu_ms() for each in both]
-        self._engine.late_ms = array("d")
-        self._start = self._loop.time()
+        begins = self._loop.time()
+        self._start = begins + ramp_s
         self._end = self._start + seconds
-        async with asyncio.timeout(seconds + DRAIN_S):
+        async with asyncio.timeout(ramp_s + seconds + DRAIN_S):
             async with asyncio.TaskGroup() as group:
-                for client, key, one in zip(clients, keys, rollouts, strict=True):
-                    group.create_task(self._agent(client, key, one, drawn, spare))
+                for seat, one in zip(seats, rollouts, strict=True):
+                    group.create_task(self._agent(seat, one, drawn, spare, begins))
+                await asyncio.sleep(ramp_s)
+                before = [each.cpu_ms() for each in both]
+                self._engine.late_ms = array("d")
                 await asyncio.sleep(seconds)
                 took, own = (each.cpu_ms() - at for each, at in zip(both, before, strict=True))
                 late = self._engine.late_ms
                 self._engine.late_ms = array("d")
                 self._engine.token_s = HURRY_S
-        self._engine.late_ms = late
-        for client in clients:
-            client.close()
-        return took, own
+        for seat in seats:
+            seat.client.close()
+        return Cost(system_cpu_ms=took, own_cpu_ms=own, engine_late_ms=late)
 
-    def _more(self, n: int) -> list[str]:
-        """Return keys for rollouts that begin while the clock runs."""
-        return self._system.open(max(8, n))
+    async def _connect(self) -> load.Client:
+        return await load.Client.connect(self._system.url, Flow())
 
-    async def _warm(self, lock: asyncio.Lock, client: load.Client, key: str, turn: Turn) -> None:
-        async with lock:
-            await self._call(client, key, turn, self._loop.time(), self._loop.time())
+    async def _warm(self, seat: Seat, turn: Turn) -> None:
+        async with seat.busy:
+            # With a short reply, which the next prompt begins with too: what matters is that its own was seen.
+            short = msgspec.structs.replace(turn, n_reply=_WARM_REPLY)
+            await self._call(seat, short, self._loop.time(), self._loop.time())
 
-    async def _agent(self, client: load.Client, key: str, one: Rollout, drawn: Traffic, spare: Iterator[str]) -> None:
-        # Agents do not begin together: the first call comes somewhere in a pause.
-        due = free = self._loop.time()
+    async def _agent(self, seat: Seat, one: Rollout, drawn: Traffic, spare: Iterator[str], begins: float) -> None:
+        due = free = begins
         while True:
             for turn in one.turns:
                 due += turn.gap_s
@@ -120,25 +131,27 @@ class Agents:
                 await asyncio.sleep(max(0.0, max(due, free) - self._loop.time()))
                 if self._loop.time() >= self._end:
                     return
-                free = await self._call(client, key, turn, due, free)
+                free = await self._call(seat, turn, due, free)
                 due += traffic.nominal_s(turn)
             one = drawn.fresh()
-            key = next(spare, key)
+            seat.key = next(spare, seat.key)
 
-    async def _call(self, client: load.Client, key: str, turn: Turn, due: float, free: float) -> float:
-        """Make a call; return when its reply was whole."""
+    async def _call(self, seat: Seat, turn: Turn, due: float, free: float) -> float:
+        """Make a call; return when its reply was whole. One that fails is noted, and the agent goes on without it."""
         self._calls[0] += 1
         call = self._calls[0]
         ask = wire.Ask(start=turn.start, n_prompt=turn.n_prompt, streamed=True, call=call, n_sampled=turn.n_reply)
         body = self._body(turn)
-        head = load.head_of(body, key=key, bench=ask.header())
-        self.asked.setdefault(key, Counter())[turn.n_prompt, turn.n_reply] += 1
+        head = load.head_of(body, key=seat.key, bench=ask.header())
         sent = self._loop.time()
         try:
-            sample, reply = await client.ask(load.Request(call=call, head=head, body=body), check=True)
+            sample, reply = await seat.client.ask(load.Request(call=call, head=head, body=body), check=True)
         except ConnectionError as error:
             self.failed.append(str(error))
-            raise
+            seat.client.close()
+            seat.client = await self._connect()
+            return self._loop.time()
+        self.asked.setdefault(seat.key, Counter())[turn.n_prompt, turn.n_reply] += 1
         ended = self._loop.time()
         expected = self._engine.expected.pop(call, (0, 0))
         first = sample.first_token_ms or 0.0

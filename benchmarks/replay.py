@@ -43,6 +43,9 @@ from benchmarks.traffic import Traffic
 
 LEVELS = (32, 96, 192, 384)
 SECONDS = 30.0
+RAMP_S = 15.0
+"""Until agents that begin somewhere between two calls are at work as they will be; not counted."""
+
 OVERLOADED_MS = 50.0
 """Of lateness at p99, of the engine's events or of the agents' calls: more than two tokens' time."""
 
@@ -89,6 +92,8 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     recorded: int | None
     altered: int
     dropped: int
+    # Answered with an error, or not at all.
+    failed: int
 
 
 def level_of(
@@ -104,6 +109,7 @@ def level_of(
     engine_late_ms: Sequence[float],
     recorded: int | None,
     dropped: int,
+    failed: int = 0,
 ) -> Level:
     """Return what a level comes to. Pure. Raises ValueError if no call was due while the clock ran."""
     counted = [each for each in seen if each.counted]
@@ -146,6 +152,7 @@ def level_of(
         recorded=recorded,
         altered=sum(not each.whole for each in seen),
         dropped=dropped,
+        failed=failed,
     )
 
 
@@ -171,8 +178,9 @@ def verdict(levels: Sequence[Level]) -> str:
     """Return a sentence on what was dropped, and who was overloaded. Pure."""
     own = [level for level in levels if level.system == "treering"]
     dropped, altered = sum(level.dropped for level in own), sum(level.altered for level in own)
-    made = sum(level.made for level in own)
+    made, failed = sum(level.made for level in own), sum(level.failed for level in own)
     said = f"of {made:,} calls through Treering {dropped} are missing in the record and {altered} were not seen whole"
+    said += f", {failed} more failed" if failed else ""
     overloaded = [f"{level.system} at {level.rollouts}" for level in levels if level.overloaded]
     return said + (f"; the machine was overloaded with {', '.join(overloaded)}" if overloaded else "")
 
@@ -180,6 +188,7 @@ def verdict(levels: Sequence[Level]) -> str:
 _COLUMNS = (
     "rollouts", "system", "calls/s", "tokens/s", "first token, added p50", "p99", "gap, added p50", "p99", "behind p50",
     "p99", "sent late p99", "engine late p99", "CPU ms a call", "cores", "peak MiB", "calls", "recorded", "altered",
+    "failed",
 )  # fmt: skip
 
 
@@ -214,6 +223,7 @@ def table_line(level: Level) -> str:
             f"{level.made:,}",
             "" if level.recorded is None else f"{level.recorded:,}",
             f"{level.altered}",
+            f"{level.failed}",
         )
     )
 
@@ -232,7 +242,7 @@ def section(told: dict[str, Any]) -> str:
 
 
 def run(argv: list[str]) -> int:
-    """Measure and print; 1 if anything was dropped or altered."""
+    """Measure and print; 1 if anything was dropped or altered, or failed."""
     parser = argparse.ArgumentParser(prog="bin/bench replay", description=__doc__.partition(":")[0])
     parser.add_argument(
         "--quick", action="store_true", help="a hundredth of the lengths and pauses, two levels, 5 s each"
@@ -257,7 +267,7 @@ def run(argv: list[str]) -> int:
         asked.json.write_text(json.dumps(told, indent=1) + "\n")
     if asked.docs:
         publish(told)
-    return int(any(row["dropped"] or row["altered"] for row in told["rows"]))
+    return int(any(row["dropped"] or row["altered"] or row["failed"] for row in told["rows"]))
 
 
 def publish(told: dict[str, Any]) -> None:
@@ -316,10 +326,7 @@ async def _level(
         stack.callback(system.stop)
         system.reset_peak()
         agents = Agents(system, corpus, engine, calls)
-        try:
-            took, own = await agents.run(begun, drawn, seconds)
-        except* ConnectionError:
-            raise RuntimeError(f"{name}: {len(agents.failed)} calls failed; {agents.failed[:1]}") from None
+        cost = await agents.run(begun, drawn, seconds, RAMP_S / scale)
         recorded, dropped = None, 0
         if isinstance(system, Treering):
             recorded, dropped = await asyncio.to_thread(held_against, system, agents.asked)
@@ -329,10 +336,11 @@ async def _level(
             agents.seen,
             scale=scale,
             seconds=seconds,
-            cpu_ms=took,
-            load_cpu_ms=own,
+            cpu_ms=cost.system_cpu_ms,
+            load_cpu_ms=cost.own_cpu_ms,
             peak_mib=system.peak_mib(),
-            engine_late_ms=engine.late_ms,
+            engine_late_ms=cost.engine_late_ms,
             recorded=recorded,
             dropped=dropped,
+            failed=len(agents.failed),
         )

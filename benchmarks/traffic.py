@@ -91,7 +91,11 @@ class Traffic:
     def begun(self) -> Rollout:
         """Return a rollout that is somewhere in its life: the longer ones are met more often."""
         calls = max((self._calls() for _ in range(2)), key=lambda n: self._random.random() ** (1 / n))
-        return self._rollout(calls, self._random.randrange(calls))
+        one = self._rollout(calls, self._random.randrange(calls))
+        # Somewhere between two calls, or agents would all call at once.
+        first = one.turns[0]
+        waits = self._random.random() * (first.gap_s + nominal_s(first))
+        return msgspec.structs.replace(one, turns=[msgspec.structs.replace(first, gap_s=waits), *one.turns[1:]])
 
     def fresh(self) -> Rollout:
         """Return a rollout from its beginning."""
