@@ -7,6 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from benchmarks.browser import NARROW, WIDE
+from benchmarks.page_store import LONG, fill
 from tests.house import house
 from tests.real import hostile
 from tests.real.sight import looking
@@ -82,6 +83,57 @@ async def test_forks_and_breaks_are_told_in_words(browser, town):
         text = await sight.tab.get_by_role("region", name="Forks and breaks").inner_text()
         assert "retry" in text
         assert "compaction" in text
+
+
+async def test_training_rows_are_bars_with_what_is_trained_of_them(browser, town):
+    async with looking(browser, town) as sight:
+        await sight.enter("/rollouts/bill-0")
+        rows = sight.tab.get_by_role("region", name="Training rows", exact=True)
+        await rows.locator("tbody tr").first.wait_for()
+        told = await town.control("GET", "/rollouts/bill-0/sequences")
+        lines = await rows.locator("tbody tr").all_inner_texts()
+        assert len(lines) == told["n_rows"]
+        for line, row in zip(lines, told["sequences"], strict=True):
+            assert f"{len(row['input_ids']):,}" in line
+            assert f"{row['n_trained_tokens']:,}" in line
+        # Each bar's trained parts are as wide as their share of the longest row.
+        longest = max(len(row["input_ids"]) for row in told["sequences"])
+        for at, row in enumerate(told["sequences"]):
+            bar = rows.locator("tbody tr").nth(at).locator("svg")
+            view, parts = await bar.evaluate(
+                """(svg) => [svg.viewBox.baseVal.width, [...svg.querySelectorAll('.part-trained')].map((each) =>
+                              each.width.baseVal.value)]"""
+            )
+            assert sum(parts) / view == pytest.approx(row["n_trained_tokens"] / longest, abs=0.01)
+        text = await rows.inner_text()
+        assert f"{told['n_trained_tokens']:,} trained tokens" in text
+        # And what is in none of them, with the reason.
+        assert "In no row" in text
+        assert "it broke off, and no later prompt proves that the agent used it" in text
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+async def test_two_hundred_calls_and_two_hundred_thousand_tokens(browser, tmp_path, size):
+    await fill(f"sqlite:///{tmp_path}/treering.db", long=True)
+    async with house("scripted", tmp_path) as home, looking(browser, home, size=size) as sight:
+        await sight.enter()
+        await sight.shifts()
+        await sight.go(f"/rollouts/{LONG}")
+        graph = await home.graph({"id": LONG})
+        last = len(graph["calls"]) - 1
+        await sight.until("(n) => document.querySelectorAll('.forest tbody tr').length === n", last + 1)
+        assert await sight.faults_of_access() == []
+        await sight.idle()
+        # Of 200,000 tokens the document holds those that are in sight, wherever one is.
+        held = []
+        for at in (0, 100_000, graph["calls"][last]["n_prompt"]):
+            await sight.go(f"/rollouts/{LONG}/tokens/{last}?at={at}")
+            await sight.idle()
+            held.append(await sight.tab.evaluate("() => document.querySelectorAll('*').length"))
+            assert f"{at:,}" in await sight.text("main") or str(at) in await sight.text("main")
+            assert await sight.faults_of_access() == []
+        assert max(held) < 3_000
+        assert [each for each in await sight.shifts() if each["value"] > 0] == []
 
 
 async def test_keys_alone_walk_the_forest_open_a_call_and_go_back(browser, town):
