@@ -125,6 +125,8 @@ class Trie:
         self._prompts: array[int] = array("i")
         self._depths: array[int] = array("i")
         self._n = 0
+        # The prompt that was located last, and where: whoever asks where a call belongs stores it next.
+        self._located: tuple[IntArray, _Run, int] | None = None
         # Number of distinct tokens: of different non-empty prefixes.
         self.distinct = 0
 
@@ -147,6 +149,7 @@ class Trie:
         prompt = np.ascontiguousarray(prompt, np.int32)
         sampled = np.ascontiguousarray(sampled, np.int32)
         run, shared, n_more = self._find(prompt, sampled)
+        self._located = None
         more = (prompt[shared:], sampled[max(0, shared - len(prompt)) :])
         holder = run.ends[-1] if shared else None
         if n_more > run.end - shared:
@@ -169,7 +172,9 @@ class Trie:
 
     def locate(self, prompt: IntArray) -> Insertion:
         """Say how much of `prompt` is stored, and store nothing."""
-        run, shared, _ = self._find(np.ascontiguousarray(prompt, np.int32), np.empty(0, np.int32))
+        prompt = np.ascontiguousarray(prompt, np.int32)
+        run, shared, _ = self._find(prompt, np.empty(0, np.int32))
+        self._located = prompt, run, shared
         return Insertion(shared=shared, holder=run.ends[-1] if shared else None)
 
     def n_prompt(self, key: int) -> int:
@@ -237,6 +242,7 @@ class Trie:
     def remove(self, key: int) -> None:
         """Forget `key`, and the tokens that only it had. Raises KeyError when there is no such key."""
         run = self._run(key)
+        self._located = None
         run.ends.remove(key)
         self._runs[key] = None
         self._n -= 1
@@ -275,6 +281,7 @@ class Trie:
 
         It costs a copy, and the next insertion makes room again.
         """
+        self._located = None
         todo = [self._root]
         while todo:
             run = todo.pop()
@@ -313,8 +320,10 @@ class Trie:
     def _find(self, prompt: IntArray, sampled: IntArray) -> tuple[_Run, int, int]:
         """Follow `prompt` and `sampled`: the last run, the depth reached, how many ids are left over."""
         run, depth = self._root, 0
-        for ids in (prompt, sampled):
-            at = 0
+        if self._located is not None and self._located[0] is prompt:
+            # Nothing was stored or forgotten since, and nobody changes an array of ids.
+            _, run, depth = self._located
+        for ids, at in ((prompt, depth), (sampled, 0)):
             while True:
                 n = lcp(_view(run.ids)[depth - run.start :], ids[at:])
                 at, depth = at + n, depth + n

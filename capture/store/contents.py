@@ -32,6 +32,9 @@ PACK_SIZE = 200
 PACK_LEVEL = 1
 """zlib's fastest: a commit waits for it, and on chat JSON level 6 saves a tenth more in three times the time."""
 
+SMALL = 2048
+"""Bytes of data for which small tables do."""
+
 _encode = msgspec.json.Encoder().encode
 _decode_stored = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_parts = msgspec.json.Decoder(list[tuple[str, str, msgspec.Raw]]).decode
@@ -53,12 +56,24 @@ def put(db: apsw.Connection, rollout: int, data: bytes, *, name: bytes | None = 
     else:
         packed: str | None = None
         stored = data
-        if len(data) >= PACK_SIZE and len(small := zlib.compress(data, PACK_LEVEL)) < len(data) * 0.9:
+        if len(data) >= PACK_SIZE and len(small := compress(data)) < len(data) * 0.9:
             packed, stored = "zlib", small
         db.execute("INSERT INTO content (digest, packed, data) VALUES (?, ?, ?)", (name, packed, stored))
         key = db.last_insert_rowid()
     db.execute("INSERT OR IGNORE INTO use (rollout, content) VALUES (?, ?)", (rollout, key))
     return key
+
+
+def compress(data: bytes) -> bytes:
+    """Return `data` as zlib has it; a message's worth in half the time of `zlib.compress`.
+
+    Most of that is making tables for a window of 32 KiB. One as large as the data finds the same matches, and any
+    reader of zlib reads it.
+    """
+    if len(data) > SMALL:
+        return zlib.compress(data, PACK_LEVEL)
+    packer = zlib.compressobj(PACK_LEVEL, zlib.DEFLATED, SMALL.bit_length() - 1, 5)
+    return packer.compress(data) + packer.flush()
 
 
 def unpack(packed: str | None, data: bytes) -> bytes:

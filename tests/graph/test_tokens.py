@@ -299,3 +299,23 @@ def test_packing_changes_no_answer_and_holds_no_more(told):
     for key, (prompt, sampled) in enumerate(told):
         assert packed.path(key).tolist() == trie.path(key).tolist() == [*prompt, *sampled]
         assert list(packed.ends(key, len(prompt))) == list(trie.ends(key, len(prompt)))
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 2), max_size=6), st.lists(st.integers(0, 2), max_size=4)), max_size=12)
+)
+def test_who_was_asked_where_a_call_belongs_stores_it_as_ever(calls: list[tuple[list[int], list[int]]]) -> None:
+    asked, plain = Trie(), Trie()
+    for n, ids in enumerate(calls):
+        prompt, sampled = (np.array(each, dtype=np.int32) for each in ids)
+        located = asked.locate(prompt)
+        if n % 3 == 1:
+            # Something else came between.
+            asked.insert(100 + n, sampled, prompt)
+            plain.insert(100 + n, sampled, prompt)
+        if n % 3 == 2:
+            sampled = prompt
+        assert asked.locate(prompt).shared >= located.shared
+        assert asked.insert(n, prompt, sampled) == plain.insert(n, prompt.copy(), sampled)
+        assert asked.path(n).tolist() == [*prompt.tolist(), *sampled.tolist()]
+    assert (repr(asked), asked.nbytes) == (repr(plain), plain.nbytes)

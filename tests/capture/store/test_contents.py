@@ -1,6 +1,7 @@
 """Values and lists of messages, stored once."""
 
 import json
+import zlib
 
 import apsw
 import pytest
@@ -162,3 +163,11 @@ def test_the_last_lists_are_forgotten_when_they_are_many():
     links.of(3, [b"a"])
     assert set(links._last) == {1, 3}
     assert links.of(2, [b"a", b"b", b"c"])[1] == 0
+
+
+@pytest.mark.parametrize("size", [1, 200, 2047, 2048, 2049, 5000])
+def test_what_is_packed_with_small_tables_is_read_by_any_reader(size):
+    for data in (b"abc " * size, bytes(range(256)) * (size // 256 + 1)):
+        packed = contents.compress(data[:size])
+        assert zlib.decompress(packed) == contents.unpack("zlib", packed) == data[:size]
+        assert len(packed) <= len(zlib.compress(data[:size], 1)) * 1.1 + 32
