@@ -67,12 +67,12 @@ def put(db: apsw.Connection, rollout: int, data: bytes, *, name: bytes | None = 
 def compress(data: bytes) -> bytes:
     """Return `data` as zlib has it; a message's worth in half the time of `zlib.compress`.
 
-    Most of that is making tables for a window of 32 KiB. One as large as the data finds the same matches, and any
+    Most of that is making tables for a window of 32 KiB. One twice as large as the data finds the same matches, and any
     reader of zlib reads it.
     """
     if len(data) > SMALL:
         return zlib.compress(data, PACK_LEVEL)
-    packer = zlib.compressobj(PACK_LEVEL, zlib.DEFLATED, SMALL.bit_length() - 1, 5)
+    packer = zlib.compressobj(PACK_LEVEL, zlib.DEFLATED, SMALL.bit_length(), 5)
     return packer.compress(data) + packer.flush()
 
 
