@@ -30,16 +30,18 @@ export async function show(root, { id, n: given }, ctx) {
   const graphing = graphOf(ctx.api, id, { signal: ctx.signal });
   graphing.catch(() => {});
   const call = await callOf(ctx.api, id, n, { signal: ctx.signal });
-  /* The messages that are new are known when the parent's request has come: soon, or the rest is shown before. */
+  /* What is new in it is known when the parent's request has come, and what changed when forks are told: soon, or the
+     rest is shown before. */
   const talk = h("div.talk-place.held", h("p.quiet", "Reading…"));
-  const talking = asked(talk, call, id, ctx);
-  talking.catch(() => {});
-  await Promise.race([talking, pause(PARENT_MS, ctx.signal)]);
+  const parted = call.link === "drift" || call.link === "compaction" || call.fork;
+  let told = null;
+  const telling = parted ? ctx.api.get(`rollouts/${encodeURIComponent(id)}/forks`, { signal: ctx.signal }).then((answer) => { told = answer; }) : null;
+  const soon = Promise.all([asked(talk, call, id, ctx), telling]).catch(() => {});
+  await Promise.race([soon, pause(PARENT_MS, ctx.signal)]);
   if (ctx.signal.aborted) return;
   const near = h("nav.neighbours", { "aria-label": "Calls around it" }, h("span.quiet", "…"));
   const role = h("span.role-place");
-  const parted = call.link === "drift" || call.link === "compaction" || call.fork;
-  const why = h("div.why-place", { class: parted ? "known" : null }, parted ? brokenWords(call, id, null) : null);
+  const why = h("div.why-place", { class: parted ? "known" : null }, parted ? brokenWords(call, id, told) : null);
   const path = `rollouts/${encodeURIComponent(id)}/calls/${n}`;
   const [mark, status, meaning] = STATUS[call.status] || ["?", call.status, ""];
   fill(root,
@@ -57,7 +59,8 @@ export async function show(root, { id, n: given }, ctx) {
 
   /* Behind the first sight of it; each has its place. */
   const behind = (work) => work.catch((error) => { if (!ctx.signal.aborted) ctx.say(error.message); });
-  behind(around(near, role, why, call, graphing, id, ctx));
+  behind(around(near, role, call, graphing, id, ctx));
+  if (telling && !told) behind(telling.then(() => fill(why, brokenWords(call, id, told))));
   if (call.status === "running") behind(ended(root, { id, n: given }, ctx));
 }
 
@@ -99,7 +102,7 @@ async function asked(talk, call, id, ctx) {
     : h("p.quiet", call.request ? "No messages: see the raw request." : "The request isn't there yet."));
 }
 
-async function around(near, role, why, call, graphing, id, ctx) {
+async function around(near, role, call, graphing, id, ctx) {
   const graph = await graphing;
   if (ctx.signal.aborted) return;
   const conversations = new Map(graph.conversations.map((each) => [each.n, each]));
@@ -108,7 +111,6 @@ async function around(near, role, why, call, graphing, id, ctx) {
   fill(role, h("span.tag", h("span", { class: `role-${name}`, title: ROLE[name] }, said)),
     notesOf(call, conversations.get(call.conversation), kept).flatMap((note) => [" ", h("span.tag", note)]));
   neighbours(near, graph, call, id, ctx);
-  if (call.link === "drift" || call.link === "compaction" || call.fork) await broken(why, call, id, ctx);
 }
 
 function neighbours(near, graph, call, id, ctx) {
@@ -134,17 +136,7 @@ function neighbours(near, graph, call, id, ctx) {
   });
 }
 
-/* Where its tokens part from its parent's, and what the agent changed. */
-async function broken(why, call, id, ctx) {
-  let told = null;
-  try {
-    told = await ctx.api.get(`rollouts/${encodeURIComponent(id)}/forks`, { signal: ctx.signal });
-  } catch (error) {
-    if (ctx.signal.aborted) throw error;
-  }
-  fill(why, brokenWords(call, id, told));
-}
-
+/* Where its tokens part from its parent's, and what the agent changed: `told` is of `GET …/forks`, null before it came. */
 function brokenWords(call, id, told) {
   const parts = [];
   if (call.link === "drift" || call.link === "compaction") {
