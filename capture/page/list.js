@@ -51,6 +51,7 @@ export async function show(root, params, ctx) {
   /* A patch of the filter, in the address too; typing makes no history. */
   function apply(patch, { replace = false } = {}) {
     filter = { ...filter, ...patch };
+    root.setAttribute("aria-busy", "true");
     history[replace ? "replaceState" : "pushState"](null, "", address(filter));
     load().catch(failed);
   }
@@ -79,6 +80,7 @@ export async function show(root, params, ctx) {
     [overview, overviewOf] = [seen, overviewPath(asked)];
     told();
     looked();
+    root.setAttribute("aria-busy", "false");
   }
 
   /* More rows are in sight than were read. */
@@ -124,6 +126,7 @@ export async function show(root, params, ctx) {
       ctx.fault(error);
       return;
     }
+    root.setAttribute("aria-busy", "false");
     fill(note, h("div.notice.bad", { role: "alert" }, h("p", error.message), error.hint ? h("p", error.hint) : null,
       h("p", h("button", { type: "button", onclick: () => { fill(note); if (pages) pages.failed = false; load().catch(failed); } }, "Try again"))));
   }
