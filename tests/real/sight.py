@@ -96,6 +96,10 @@ class Sight:
         """Wait until a text can be seen."""
         await self.tab.get_by_text(text).locator("visible=true").first.wait_for()
 
+    async def line(self, state: str) -> None:
+        """Wait until the page says of its line of events that it is `state`."""
+        await self.until("(state) => document.getElementById('live').textContent === state", state)
+
     async def until(self, question: str, *argument: Any) -> Any:
         """Wait until a JavaScript function gives something true; return that."""
         handle = await self.tab.wait_for_function(question, arg=argument[0] if argument else None)

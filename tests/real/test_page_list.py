@@ -1,6 +1,7 @@
 """The list of rollouts on the page: what is wrong with how many, filters, keys alone, live, ten thousand of them."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -128,7 +129,7 @@ async def test_it_is_live_and_nothing_moves(browser, tmp_path):
         await home.idle(rollout)
         await sight.enter()
         assert await ids(sight) == ["first"]
-        await sight.shown("live")
+        await sight.line("live")
         await sight.tab.evaluate("() => { window.__same = document.querySelector('main').firstElementChild; }")
         await sight.shifts()
 
@@ -157,9 +158,30 @@ async def test_an_empty_list_says_how_to_begin_and_takes_in_the_first_by_itself(
         await sight.enter()
         await sight.shown("No rollouts yet")
         assert await sight.faults_of_access() == []
-        await sight.shown("live")
+        await sight.line("live")
         await home.rollout(id="first")
         await sight.until("() => document.querySelector('[role=grid]').getAttribute('aria-rowcount') === '2'")
+
+
+async def test_it_comes_back_with_the_appliance(browser, tmp_path):
+    # The key lies beside the store, so it is the same after a restart; only the port has to be.
+    gone = ("net::ERR_", "Failed to load resource: net::ERR_", "ERR_INCOMPLETE_CHUNKED_ENCODING")
+    async with contextlib.AsyncExitStack() as running:
+        home = await running.enter_async_context(house("scripted", tmp_path))
+        await home.rollout(id="before")
+        port = home.appliance.control_url.rpartition(":")[2]
+        async with looking(browser, home, allowed=gone) as sight:
+            await sight.enter()
+            await sight.line("live")
+            await running.aclose()
+            await sight.line("reconnecting…")
+            # What was read stays to be read.
+            assert await ids(sight) == ["before"]
+            home = await running.enter_async_context(house("scripted", tmp_path, admin_listen=f"127.0.0.1:{port}"))
+            await sight.line("live")
+            await home.rollout(id="after")
+            await sight.shown("1 new: show")
+            assert await ids(sight) == ["before"]
 
 
 @pytest.mark.timeout(240)

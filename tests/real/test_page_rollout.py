@@ -183,7 +183,7 @@ async def test_a_rollouts_calls_come_in_live_and_nothing_moves(browser, tmp_path
         await home.idle(rollout)
         await sight.enter("/rollouts/live")
         assert len(await rows_of(sight)) == 1
-        await sight.shown("live")
+        await sight.line("live")
         await sight.shifts()
         await sight.tab.evaluate("() => { window.__same = document.querySelector('.forest'); }")
 
