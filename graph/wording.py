@@ -166,11 +166,13 @@ def _of_drift(n: int, parent: int, link: Link, found: Sequence[Change] | None) -
 
 
 def _of_compaction(forest: Forest, n: int, link: Link) -> str:
-    before, after = len(forest.calls[link.parent or 0].messages), len(forest.calls[n].messages)
+    parent = link.parent
+    assert parent is not None, "a compaction has a parent"
+    before, after = len(forest.calls[parent].messages), len(forest.calls[n].messages)
     brings = f" It brings what {_calls(link.carries)} said." if link.carries else ""
     return (
-        f"Call {n} goes on from call {link.parent} with a summary in the place of its history: {after} messages, where "
-        f"there were {before}.{brings}"
+        f"Call {n} goes on from call {parent} with a summary in the place of its history: {after} "
+        f"message{'s' if after != 1 else ''}, where there were {before}.{brings}"
     )
 
 

@@ -132,7 +132,7 @@ def test_a_compaction():
     assert forest.links[3].kind == "compaction", repr(forest)
     (told,) = words(tape)["breaks"]
     assert (told["call"], told["kind"], told["cause"], told["at"]) == (3, "compaction", "compaction", None)
-    assert "with a summary in the place of its history: 1 messages" in told["words"]
+    assert "with a summary in the place of its history: 1 message, where there were 5." in told["words"]
     assert told["words"].endswith("It brings what call 2 said.")
     # Its requests are not asked for: everything in them differs.
     assert compared(forest, 10) == []
