@@ -47,8 +47,9 @@ export async function show(root, { id }, ctx) {
   let sequences = null;
   let cutAt = Number.NEGATIVE_INFINITY;
   let waiting = null;
+  let gone = false;
   const later = async (next) => {
-    if (!next.calls.length) return;
+    if (gone || !next.calls.length) return;
     const rest = next.rollout.state === "open" ? cutAt + BETWEEN_MS - performance.now() : 0;
     if (rest > 0) {
       waiting ??= setTimeout(() => {
@@ -59,7 +60,7 @@ export async function show(root, { id }, ctx) {
     }
     cutAt = performance.now();
     const [rowsModule, forksModule, verdicts] = await Promise.all([import("./sequences.js"), import("./forks.js"), import("./verdicts.js")]);
-    if (ctx.signal.aborted) return;
+    if (gone || ctx.signal.aborted) return;
     if (!sequences) {
       sequences = new rowsModule.Sequences(id, ctx);
       fill(rows, sequences.element);
@@ -104,7 +105,11 @@ export async function show(root, { id }, ctx) {
       paint(next);
       return later(next);
     },
-    onGone: () => fill(root, h("div.notice.warn", { role: "alert" }, h("p", "This rollout was deleted."), h("p", h("a", { href: "#/" }, "All rollouts")))),
+    onGone: () => {
+      gone = true;
+      clearTimeout(waiting);
+      fill(root, h("div.notice.warn", { role: "alert" }, h("h1", "This rollout was deleted."), h("p", h("a", { href: "#/" }, "All rollouts"))));
+    },
   });
 }
 

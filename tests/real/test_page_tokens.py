@@ -192,5 +192,6 @@ async def test_a_rollout_that_is_deleted_says_so(browser, tmp_path):
             await answer.read()
         await sight.enter("/rollouts/gone")
         await sight.shown("live")
+        await sight.shown("trained tokens")
         await home.control("DELETE", "/rollouts/gone", status=204)
         await sight.shown("This rollout was deleted.")
