@@ -9,6 +9,7 @@ import { shared, sides } from "./difference.js";
 import { fill, h, moment, number, plural, span, svg } from "./dom.js";
 import { changes } from "./forks.js";
 import { callOf, graphOf } from "./held.js";
+import { key } from "./keys.js";
 import { messagesOf, replyOf, toolsOf } from "./messages.js";
 import { prose } from "./prose.js";
 import { raw } from "./raw.js";
@@ -128,11 +129,11 @@ function neighbours(near, graph, call, id, ctx) {
     h("span", before === undefined ? h("span.quiet", "first") : ["← ", link(before)], " ", after === undefined ? h("span.quiet", "last") : [link(after), " →"]));
   const go = (n, view = "calls") => () => { if (n !== undefined && n !== null) location.hash = to("rollouts", id, view, n); };
   ctx.keys({
-    j: Object.assign(go(after), { title: "next call" }),
-    k: Object.assign(go(before), { title: "previous call" }),
-    p: Object.assign(go(call.parent), { title: "parent" }),
-    c: Object.assign(go(children[0]), { title: "first call that goes on from it" }),
-    t: Object.assign(go(call.n, "tokens"), { title: "tokens" }),
+    j: key("next call", go(after)),
+    k: key("previous call", go(before)),
+    p: key("parent", go(call.parent)),
+    c: key("first call that goes on from it", go(children[0])),
+    t: key("tokens", go(call.n, "tokens")),
   });
 }
 

@@ -5,10 +5,11 @@
 
 import { copyCurl } from "./copy.js";
 import { fill, h, moment, number, plural, short } from "./dom.js";
-import { Forest, legend } from "./forest.js";
 import { counted, findings } from "./findings.js";
-import { graphOf } from "./held.js";
 import { live } from "./follow.js";
+import { Forest, legend } from "./forest.js";
+import { graphOf } from "./held.js";
+import { key } from "./keys.js";
 import { put } from "./places.js";
 import { prose } from "./prose.js";
 import { to } from "./router.js";
@@ -89,13 +90,13 @@ export async function show(root, { id }, ctx) {
   if (Number.isInteger(wanted)) forest.select(wanted, { focus: true });
   const chosen = (view) => () => { if (forest.selected !== null) location.hash = to("rollouts", id, view, forest.selected); };
   ctx.keys({
-    j: Object.assign(() => forest.step(1), { title: "next call" }),
-    k: Object.assign(() => forest.step(-1), { title: "previous call" }),
-    n: Object.assign(() => { if (!forest.next(1)) ctx.say("No further call parts, forks or failed."); }, { title: "next call that parts, forks or failed" }),
-    N: Object.assign(() => { if (!forest.next(-1)) ctx.say("No earlier call parts, forks or failed."); }, { title: "the one before" }),
-    p: Object.assign(() => forest.parent(), { title: "parent of the call" }),
-    t: Object.assign(chosen("tokens"), { title: "tokens of the call" }),
-    Enter: Object.assign((event) => { if (event.target.closest("a, button, summary")) event.target.closest("a, button, summary").click(); else chosen("calls")(); }, { title: "open the call" }),
+    j: key("next call", () => forest.step(1)),
+    k: key("previous call", () => forest.step(-1)),
+    n: key("next call that parts, forks or failed", () => { if (!forest.next(1)) ctx.say("No further call parts, forks or failed."); }),
+    N: key("the one before", () => { if (!forest.next(-1)) ctx.say("No earlier call parts, forks or failed."); }),
+    p: key("parent of the call", () => forest.parent()),
+    t: key("tokens of the call", chosen("tokens")),
+    Enter: key("open the call", (event) => { if (event.target.closest("a, button, summary")) event.target.closest("a, button, summary").click(); else chosen("calls")(); }),
   });
   later(graph).catch((error) => { if (!ctx.signal.aborted) ctx.say(error.message); });
   live(id, ctx, {

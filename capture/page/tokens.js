@@ -7,6 +7,7 @@ import { maskOf, within } from "./bars.js";
 import { copyCurl } from "./copy.js";
 import { fill, h, number, plural } from "./dom.js";
 import { callOf, graphOf, rowsOf } from "./held.js";
+import { key } from "./keys.js";
 import { to } from "./router.js";
 import { TokenGrid } from "./token-grid.js";
 import { replyText } from "./token-text.js";
@@ -94,11 +95,11 @@ export async function show(root, { id, n: given }, ctx) {
     legend(sides.length > 1, sides.some((each) => each.total > each.nPrompt)));
   grid.element.focus({ preventScroll: true });
   const keys = {
-    b: Object.assign(() => { if (breakAt !== null) go(breakAt); }, { title: "to this call's break" }),
-    r: Object.assign(() => go(own.nPrompt), { title: "to its reply" }),
-    "/": Object.assign(() => field.focus(), { title: "to a position" }),
-    p: Object.assign(() => { if (call.parent !== null) location.hash = to("rollouts", id, "tokens", call.parent); }, { title: "the parent's tokens" }),
-    c: Object.assign(() => { location.hash = to("rollouts", id, "calls", n); }, { title: "the call" }),
+    b: key("to this call's break", () => { if (breakAt !== null) go(breakAt); }),
+    r: key("to its reply", () => go(own.nPrompt)),
+    "/": key("to a position", () => field.focus()),
+    p: key("the parent's tokens", () => { if (call.parent !== null) location.hash = to("rollouts", id, "tokens", call.parent); }),
+    c: key("the call", () => { location.hash = to("rollouts", id, "calls", n); }),
   };
   ctx.keys(keys);
   const behind = (work) => work.catch((error) => { if (!ctx.signal.aborted) ctx.say(error.message); });
@@ -127,10 +128,10 @@ function elsewhere(graph, id, n, place) {
   fill(place, link(before, `← Break of #${before}`), link(after, `Break of #${after} →`));
   const go = (which) => () => { if (which !== undefined) location.hash = to("rollouts", id, "tokens", which); };
   return {
-    n: Object.assign(go(after), { title: "next break in the rollout" }),
-    N: Object.assign(go(before), { title: "previous break" }),
-    j: Object.assign(() => step(graph, id, n, 1), { title: "next call's tokens" }),
-    k: Object.assign(() => step(graph, id, n, -1), { title: "previous call's tokens" }),
+    n: key("next break in the rollout", go(after)),
+    N: key("previous break", go(before)),
+    j: key("next call's tokens", () => step(graph, id, n, 1)),
+    k: key("previous call's tokens", () => step(graph, id, n, -1)),
   };
 }
 
