@@ -1,7 +1,8 @@
 """Values and lists of messages, stored once."""
 
 import json
-import zlib
+import random
+from contextlib import closing
 
 import apsw
 import pytest
@@ -165,9 +166,39 @@ def test_the_last_lists_are_forgotten_when_they_are_many():
     assert links.of(2, [b"a", b"b", b"c"])[1] == 0
 
 
-@pytest.mark.parametrize("size", [1, 200, 2047, 2048, 2049, 5000])
-def test_what_is_packed_with_small_tables_is_read_by_any_reader(size):
-    for data in (b"abc " * size, bytes(range(256)) * (size // 256 + 1)):
-        packed = contents.compress(data[:size])
-        assert zlib.decompress(packed) == contents.unpack("zlib", packed) == data[:size]
-        assert len(packed) <= len(zlib.compress(data[:size], 1)) * 1.1 + 32
+def test_what_is_large_is_packed_in_another_way_and_read_alike(db):
+    text = b"the same words again. " * 1000
+    key = contents.put(db, 1, text)
+    assert query.value(db, "SELECT packed FROM content WHERE key = ?", (key,)) == "zstd"
+    assert contents.get(db, key) == text
+    noise = random.Random(0).randbytes(contents.LARGE)
+    assert contents.pack(noise) == (None, noise)
+
+
+@given(st.binary(max_size=600), st.booleans(), st.integers(1, 40))
+def test_what_is_packed_is_read_as_it_was(data, hurried, times):
+    how, stored = contents.pack(data * times, hurried=hurried)
+    assert contents.unpack(how, stored) == data * times
+
+
+def rows(db, table):
+    return db.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall()
+
+
+@given(st.lists(st.lists(st.integers(0, 60), max_size=90), max_size=4))
+def test_many_elements_at_once_are_written_as_they_would_be_one_by_one(lists):
+    written = []
+    for many in (contents.MANY, 10**9):
+        with pytest.MonkeyPatch.context() as patch, closing(opened()) as db:
+            for n, numbers in enumerate(lists):
+                elements = [b'"%d %s"' % (number, b"x" * 300) for number in numbers]
+                if many > 1000:
+                    patch.setattr(contents, "MANY", many)
+                last = contents.put_chain(db, 1 + n % 2, elements).last
+                assert contents.get_chain(db, last) == elements
+            for key, packed, data in db.execute("SELECT key, packed, data FROM content").fetchall():
+                # Alike but for how they are packed.
+                plain = contents.unpack(packed, data)
+                db.execute("UPDATE content SET packed = NULL, data = ? WHERE key = ?", (plain, key))
+            written.append([rows(db, table) for table in ("content", "use", "chain")])
+    assert written[0] == written[1]
