@@ -24,20 +24,19 @@ from capture import (
     exports,
     fork_words,
     guard,
+    listing,
     mending,
     metrics,
     openapi,
     parquet,
     resume,
     site,
-    summaries,
     token_text,
 )
 from capture.errors import ClientError, TreeringError
 from capture.reach import Reach
 from capture.settings import parse_address
 from capture.store.base import Entry, Exchange
-from capture.store.summary import Look
 from capture.tasks import spawn
 from graph import view
 from graph.graph import Graph
@@ -48,25 +47,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_ROLLOUTS = 1_000
-"""Of one page."""
-
 MOST_CALLS = 10_000
 """Of one page of calls; long rollouts have hundreds."""
 
-_LIST: dict[str, answers.Reader] = {
-    "state": answers.one_of("open", "closed"),
-    "group": answers.text,
-    "label": answers.label,
-    "finding": answers.code,
-    "q": answers.text,
-    "trouble": answers.flag,
-    "graded": answers.flag,
-    "order": answers.one_of("created", "closed", "-created"),
-    "after": answers.text,
-    "limit": answers.whole(1, MOST_ROLLOUTS),
-}
-_OVERVIEW = {name: _LIST[name] for name in ("state", "group", "label", "finding", "q", "trouble", "graded")}
 _SHOW: dict[str, answers.Reader] = {
     "wait": answers.one_of("closed", "idle"),
     "idle_s": answers.seconds,
@@ -91,8 +74,6 @@ def routes(appliance: Appliance) -> list[web.RouteDef]:
     api = _Api(appliance)
     return [
         web.post("/rollouts", api.register),
-        web.get("/rollouts", api.list_),
-        web.get("/overview", api.overview),
         web.get("/rollouts/{id}", api.show),
         web.delete("/rollouts/{id}", api.delete),
         web.get("/rollouts/{id}/graph", api.graph),
@@ -112,6 +93,7 @@ def routes(appliance: Appliance) -> list[web.RouteDef]:
         *events.routes(appliance),
         *metrics.routes(appliance),
         *openapi.routes(appliance),
+        *listing.routes(appliance),
         *token_text.routes(appliance),
         *fork_words.routes(appliance),
         *site.routes(),
@@ -134,20 +116,6 @@ class _Api:
         if answers.wants_msgpack(request):
             return answers.answer(request, msgspec.json.decode(made), status=201)
         return answers.encoded(request, made, status=201)
-
-    async def list_(self, request: web.Request) -> web.StreamResponse:
-        look = _look(answers.query(request, _LIST, repeatable=("label",)))
-        listed = await summaries.page(self._appliance.rollouts, self._appliance.store, look)
-        form, packed = {"rollouts": listed.rows, "next": listed.next}, answers.wants_msgpack(request)
-        # A thousand rows take milliseconds.
-        body = await asyncio.to_thread(lambda: answers.encode(form, packed=packed))
-        return answers.encoded(request, body, packed=packed)
-
-    async def overview(self, request: web.Request) -> web.StreamResponse:
-        look = _look(answers.query(request, _OVERVIEW, repeatable=("label",)))
-        found = await summaries.overview(self._appliance.rollouts, self._appliance.store, look)
-        self._appliance.lookout.refresh(found.behind)
-        return answers.answer(request, summaries.overview_json(found))
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["id"]
@@ -378,20 +346,6 @@ async def _to_the_end(work: Coroutine[Any, Any, T], name: str) -> T:
     if isinstance(result, TreeringError):
         raise result
     return result
-
-
-def _look(asked: dict[str, Any]) -> Look:
-    labels, text = _labels(asked.pop("label", [])), asked.pop("q", None)
-    return Look(labels=labels, text=text, **asked)
-
-
-def _labels(pairs: list[tuple[str, str]]) -> dict[str, str]:
-    labels = dict(pairs)
-    if len(labels) < len(pairs):
-        raise ClientError(
-            "invalid_query", "One label is asked for with two values.", hint="No rollout has both.", status=422
-        )
-    return labels
 
 
 def _tunnels_ready(reach: Reach) -> dict[str, Any]:

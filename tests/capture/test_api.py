@@ -389,6 +389,13 @@ async def test_answers_are_compressed_on_request(plane, two_turns):
                 assert answer.headers.get("Content-Encoding") == got
 
 
+async def test_a_call_without_its_arrays(ask, two_turns):
+    whole, bare = (await ask("GET", "/rollouts/r/calls/0"))[1], (await ask("GET", "/rollouts/r/calls/0?ids=0"))[1]
+    arrays = {name: whole.pop(name) for name in ("prompt_ids", "sampled_ids", "logprobs")}
+    assert arrays == {"prompt_ids": [1, 2, 3], "sampled_ids": [4, 5], "logprobs": [-0.5, -0.5]}
+    assert whole == bare
+
+
 @pytest.mark.parametrize("path", ["/rollout", "/rollouts/r/none"])
 async def test_what_is_not_there_yet_is_not_routed(ask, path):
     assert (await ask("GET", path))[1]["error"]["code"] == "not_found"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from capture import api, bulk, exports, paths, token_text
+from capture import api, bulk, exports, listing, paths, token_text
 from capture.openapi_routes import TABLE
 
 
@@ -28,8 +28,8 @@ def test_every_route_of_the_data_plane_means_what_it_says():
 @pytest.mark.parametrize(
     ("path", "read"),
     [
-        ("/rollouts", api._LIST),
-        ("/overview", api._OVERVIEW),
+        ("/rollouts", listing.LISTED),
+        ("/overview", listing.SUMMED),
         ("/rollouts/{id}", api._SHOW),
         ("/rollouts/{id}/calls", api._CALLS),
         ("/rollouts/{id}/calls/{n}/text", token_text.ASKED),

@@ -1,10 +1,8 @@
 """Rollouts by the hundred: what a row says is what the graph says, and what is read for it."""
 
-import asyncio
 import contextlib
 import json
 
-import aiohttp
 import msgspec
 import pytest
 
@@ -12,12 +10,11 @@ from capture import answers, clock, summaries
 from capture.errors import StoreError
 from capture.store.base import Entry, Exchange, Record, Registration
 from capture.store.summary import Look
-from capture.tasks import spawn
 from graph.records import Notice
 from tests.capture.store.places import with_database
 from tests.capture.store.samples import entry
 from tests.graph import stories
-from tests.plane import KEY, control_plane
+from tests.plane import control_plane
 
 NOW = "2026-03-01T00:00:00.000Z"
 """All is asked at one time, or what is left of a deadline would differ."""
@@ -284,89 +281,3 @@ async def test_one_that_was_deleted_since_the_page_was_read_is_left_out(plane, m
 
     monkeypatch.setattr(plane.rollouts, "seen", gone)
     assert await names(plane) == ["a", "c"]
-
-
-# -- over HTTP
-
-
-@pytest.fixture
-async def ask(plane):
-    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {KEY}"}) as session:
-
-        async def ask(path, **headers):
-            async with session.get(plane.url + path, headers=headers) as answer:
-                body = await answer.read()
-                if answer.content_type == answers.MSGPACK:
-                    return answer.status, msgspec.msgpack.decode(body)
-                return answer.status, json.loads(body)
-
-        yield ask
-
-
-async def test_the_list_and_the_sums(plane, ask):
-    await add(plane, "a", group="g", labels={"split": "train"})
-    await add(plane, "b", group="g", labels={"split": "test"})
-    await plane.call("a", 0, [1, 2], [3])
-    await plane.rollouts.close_rollout("a", wait_s=0.0)
-    await plane.rollouts.reward("a", {"reward": 1.0})
-    expected = await from_graphs(plane)
-    assert await ask("/rollouts") == (200, {"rollouts": expected, "next": None})
-    assert (await ask("/rollouts", Accept=answers.MSGPACK))[1]["rollouts"] == expected
-    assert await ask("/rollouts?order=-created&limit=1") == (200, {"rollouts": expected[1:], "next": "-c2"})
-    assert await ask("/rollouts?q=TRAIN&label=split:train&state=closed&trouble=0") == (
-        200, {"rollouts": expected[:1], "next": None},
-    )  # fmt: skip
-    status, sums = await ask("/overview?group=g")
-    assert status == 200
-    assert set(sums) == {
-        "rollouts", "open", "closed", "running", "no_calls", "incomplete", "stopped", "graded", "ungraded",
-        "drifted", "trouble",
-        "findings", "reward", "calls", "sampled_tokens", "groups", "labels", "stale", "as_of",
-    }  # fmt: skip
-    assert (sums["rollouts"], sums["open"], sums["closed"], sums["calls"], sums["sampled_tokens"]) == (2, 1, 1, 1, 1)
-    assert sums["reward"] == {"n": 1, "mean": 1.0, "min": 1.0, "max": 1.0}
-    assert sums["labels"] == [{"name": "split", "values": ["test", "train"]}]
-    assert [group["group"] for group in sums["groups"]] == ["g"]
-    assert {one["severity"] for one in sums["findings"]} <= {"info", "warn", "error"}
-    assert sums["as_of"] == NOW
-
-
-async def test_a_few_that_are_behind_are_read_before_the_sums(plane, ask):
-    await add(plane, "a")
-    await plane.call("a", 0, [1, 2], [3])
-    sums = (await ask("/overview"))[1]
-    assert (sums["stale"], sums["calls"]) == (0, 1)
-
-
-async def test_what_is_behind_is_read_behind_the_sums(plane, ask, monkeypatch):
-    monkeypatch.setattr(summaries, "MOST_FIRST", 0)
-    await add(plane, "a")
-    assert (await ask("/overview"))[1]["stale"] == 1
-    async with asyncio.timeout(30):
-        reading = spawn(plane.lookout.read(), name="examine")
-        await plane.lookout.examined()
-        reading.cancel()
-    assert (await ask("/overview"))[1]["stale"] == 0
-
-
-@pytest.mark.parametrize(
-    "query",
-    ["finding=none", "trouble=yes", "q=", "order=-closed", "order=newest", "state=idle", "finding=drift&finding=x"],
-)
-async def test_a_query_that_cannot_be_taken(ask, query):
-    status, said = await ask(f"/rollouts?{query}")
-    assert (status, said["error"]["code"]) == (422, "invalid_query")
-
-
-@pytest.mark.parametrize("query", ["order=created", "limit=5", "after=cr1"])
-async def test_sums_have_no_pages(ask, query):
-    assert (await ask(f"/overview?{query}"))[0] == 422
-
-
-async def test_a_call_without_its_arrays(plane, ask):
-    await add(plane, "r")
-    await plane.call("r", 0, [1, 2], [3])
-    whole, bare = (await ask("/rollouts/r/calls/0"))[1], (await ask("/rollouts/r/calls/0?ids=0"))[1]
-    arrays = {name: whole.pop(name) for name in ("prompt_ids", "sampled_ids", "logprobs")}
-    assert arrays == {"prompt_ids": [1, 2], "sampled_ids": [3], "logprobs": [-0.5]}
-    assert whole == bare
