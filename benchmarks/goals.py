@@ -152,11 +152,11 @@ def _memory(told: Mapping[str, Any]) -> Iterator[Goal]:
             by_cpu="",
             verdict="holds" if row["rss_mib"] < most else "does not hold",
         )
-    if (closed := rows.get("closed")) is not None and rows["idle"]["goal_mib"] is not None:
+    if (closed := rows.get("closed for a minute")) is not None and rows["idle"]["goal_mib"] is not None:
         left = closed["rss_mib"] - rows["empty"]["rss_mib"]
         yield Goal(
             what=what,
-            case="all closed, beyond a process that has none",
+            case="all closed for a minute, beyond a process that had none",
             wanted="holds none",
             measured=f"{left:+.0f} MiB",
             by_cpu="",

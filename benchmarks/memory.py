@@ -3,8 +3,8 @@
 A thousand rollouts grow to 16,000 tokens over 20 calls, all alike in step: call 1 of each, then call 2 of each. So all
 are in memory when the last call has ended, whatever the time that it took. Then a hundred of them go on, a call each
 now and then, and the others rest until they have left memory (`--sleep-after` of the appliance, a minute unless said
-otherwise). Then each of those that rest is asked once more for a few, which must link to what they said before. Then
-all are closed.
+otherwise). Then some of those that rest are asked once more, and must link to what they said before. Then all are
+closed, and a minute later looked at again.
 
 What is told is the resident memory of the process, from the kernel (`VmRSS`), the same figure before the first call,
 and what the store takes on disk. Prompts have nothing in common with those of other rollouts, so nothing is shared:
@@ -53,7 +53,7 @@ PAGE = systems.ROOT / "docs" / "performance.md"
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """What the process holds at one time."""
 
-    # "empty", "all in memory", "idle", "woken", "closed"
+    # "empty", "all in memory", "idle", "woken", "closed", "closed for a minute"
     state: str
     open_rollouts: int
     # Of those, with a call in the time after which one leaves memory.
@@ -179,8 +179,11 @@ async def measure(
                     raise RuntimeError(f"a rollout that had left memory came back with a call that is {link}")
             for secret in secrets:
                 await asyncio.to_thread(treering.ask, "POST", f"/rollouts/{treering.ids_by_secret[secret]}/close", {})
-            await asyncio.sleep(min(LOOK_S, sleep_after_s + 1))
+            await asyncio.sleep(1.0)
             note("closed", is_open=0, in_use=0)
+            # What all rollouts share, messages above all, is kept as long as one that rests.
+            await asyncio.sleep(sleep_after_s + LOOK_S)
+            note("closed for a minute", is_open=0, in_use=0)
             crowd.disconnect()
         finally:
             treering.stop()

@@ -77,7 +77,7 @@ def test_memory_and_calls() -> None:
         state("empty", 60, None),
         state("all in memory", 250, 300.0),
         state("idle", 160, 150.0),
-        state("closed", 65, None),
+        state("closed for a minute", 65, None),
     ]
     made = goals({"calls": {"rows": points}, "memory": {"rows": memory}})
     told = [(goal.case, goal.measured, goal.verdict) for goal in made if goal.verdict != "not measured"]
@@ -87,7 +87,7 @@ def test_memory_and_calls() -> None:
         ("one conversation, to 16,000 tokens", "1.10 x, by bare's", "holds"),
         ("all in memory", "250 MiB", "holds"),
         ("900 of them idle for a minute", "160 MiB", "does not hold"),
-        ("all closed, beyond a process that has none", "+5 MiB", "holds"),
+        ("all closed for a minute, beyond a process that had none", "+5 MiB", "holds"),
     ]
     said = section(made)
     assert said.startswith("Of 9, 3 hold, 2 do not, 4 were not measured.")
