@@ -1,5 +1,6 @@
 /* A rollout followed as it runs: its events say when to read the graph anew. Between two readings lies a pause that
-   grows with the graph, so that a long rollout that calls fast costs no more than a short one. */
+   grows with the graph, so that a long rollout that calls fast costs no more than a short one; and while nobody sees the
+   tab, nothing is read. */
 
 import { ApiError, pause } from "./api.js";
 import { graphOf } from "./held.js";
@@ -29,6 +30,7 @@ export function live(id, ctx, on) {
     reading = true;
     try {
       while (asked && !signal.aborted) {
+        await seen(signal);
         asked = false;
         const graph = await graphOf(ctx.api, id, { signal, fresh: true });
         if (signal.aborted) return;
@@ -81,4 +83,13 @@ export function live(id, ctx, on) {
     }
   };
   follow();
+}
+
+/* Resolves when the tab can be seen, or the signal aborts. */
+function seen(signal) {
+  if (!document.hidden) return null;
+  return new Promise((resolve) => {
+    document.addEventListener("visibilitychange", resolve, { once: true, signal });
+    signal.addEventListener("abort", resolve, { once: true });
+  });
 }
