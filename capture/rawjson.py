@@ -89,6 +89,12 @@ def loads(raw: bytes) -> Any:
 def mended(value: Any) -> Any:
     """Return a decoded value that UTF-8 can hold: surrogate pairs are joined, each half pair becomes U+FFFD."""
     if isinstance(value, str):
+        try:
+            # Nearly all text is sound as it is.
+            if value.isascii() or value.encode():
+                return value
+        except UnicodeEncodeError:
+            pass
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
         return [mended(item) for item in value]

@@ -187,6 +187,10 @@ class ChatReader:
         """Return what each choice brought, in order of index."""
         return [track.choice() for track in self._sorted()]
 
+    def indices(self) -> list[int]:
+        """Return the indices of the choices that brought anything, as `choices` does with all of it."""
+        return list(self._tracks)
+
     def reply(self) -> bytes | None:
         """Return the reply as the client got it, as JSON; of a stream the assembled whole; None when nothing came.
 
