@@ -11,8 +11,8 @@ Rules
    in 2^64. To keep the texts themselves would take 6.3 bytes a token beside the 4 of the ids, for every open rollout.
 2. Taken is only what is sure to be a JSON list of numbers from 0 to 2^31 - 1, written without spaces; of anything else
    `None` is said, and the ordinary reader reads.
-3. The list is found by the bytes of its key. Its quotes are bare, so they are no text; that the key stands at the top,
-   and once, is seen on what is left when the list is taken out.
+3. The list is found by the bytes of its key. Its quotes are bare, so they are no text; that the key stands at the top
+   (or in the one choice), and once, is seen on what is left when the list is taken out.
 """
 
 from __future__ import annotations
@@ -175,6 +175,32 @@ def split(data: bytes, known: Known | None) -> tuple[dict[str, bytes], IntArray 
                 top["prompt_token_ids"] = text
                 return top, ids
     return rawjson.split(data), None
+
+
+def split_choices(
+    data: bytes, known: Known | None
+) -> tuple[dict[str, bytes], list[dict[str, bytes]] | None, IntArray | None]:
+    """Return the fields of a reply or an event, those of its choices, and its prompt's ids where they are known.
+
+    For a wire on which the list stands in the (one) choice. Raises ValueError as `rawjson.split` does.
+    """
+    at = data.find(_KEY) if known is not None and len(data) > LONG else -1
+    if at >= 0 and known is not None and data.startswith(_LIST, at):
+        start = at + len(_LIST) - 1
+        end = data.find(b"]", start) + 1
+        if end - start > LONG and data.find(_KEY, end) < 0:
+            try:
+                top = rawjson.split(data[:start] + NULL + data[end:])
+                choices = rawjson.objects(top.get("choices", NULL))
+            except ValueError:
+                choices = []
+            if len(choices) == 1 and choices[0].get("prompt_token_ids") == NULL:
+                text = data[start:end]
+                if (ids := known.maybe_ids(text)) is not None:
+                    choices[0]["prompt_token_ids"] = text
+                    return top, choices, ids
+    top = rawjson.split(data)
+    return top, rawjson.objects(top["choices"]) if top.get("choices", NULL) != NULL else None, None
 
 
 def maybe_parse(text: bytes) -> IntArray | None:

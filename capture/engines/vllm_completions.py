@@ -23,8 +23,10 @@ import numpy as np
 
 from capture import rawjson
 from capture.dialects.base import Request
+from capture.engines import tips
 from capture.engines.base import Choice, Seen
 from capture.engines.sampled import NULL, Doubts, Sampled
+from capture.engines.tips import Known
 from capture.engines.wire import ON_THE_FINISH, error_message, listed, with_usage
 from graph import messages as canonical
 from graph.records import IntArray
@@ -134,6 +136,9 @@ class VllmCompletionsReader:
         self.reply_id: str | None = None
         self.usage: dict[str, Any] | None = None
         self.prompt_ids: IntArray | None = None
+        # What is known of the prompts before this one; `calls` says. And the ids that `_split` found.
+        self.known: Known | None = None
+        self._found: IntArray | None = None
         self._doubts = _Scores()
         self.undecoded: list[str] = self._doubts
         self._asked = request.asked
@@ -165,8 +170,7 @@ class VllmCompletionsReader:
             return Seen(data=data, done=bool(text))
         self._events += 1
         try:
-            top = rawjson.split(data)
-            choices = rawjson.objects(top["choices"]) if top.get("choices", NULL) != NULL else None
+            top, choices = self._split(data)
         except ValueError as error:
             self._doubts.add(f"event {self._events} can't be read: {error}")
             return Seen(data=data)
@@ -183,12 +187,11 @@ class VllmCompletionsReader:
         """Read a whole reply; `Seen.data` is the body for the client."""
         self._whole = body
         try:
-            top = rawjson.split(body)
-            choices = rawjson.objects(top["choices"]) if top.get("choices", NULL) != NULL else []
+            top, choices = self._split(body)
         except ValueError as error:
             self._doubts.add(f"the body can't be read: {error}")
             return Seen(data=body)
-        seen = self._read_choices(top, choices, body, self._hidden, edited=self._read_top(top))
+        seen = self._read_choices(top, choices or [], body, self._hidden, edited=self._read_top(top))
         self._whole = seen.data
         return seen
 
@@ -214,6 +217,12 @@ class VllmCompletionsReader:
         if not (self._asked.logprobs and self._asked.top_logprobs and self._tracks):
             return None
         return rawjson.join_elements([listed(track.entries["top_logprobs"]) for track in self._sorted()])
+
+    def _split(self, data: bytes) -> tuple[dict[str, bytes], list[dict[str, bytes]] | None]:
+        # Where the client gets the list, or a prompt's text is echoed, all is read in full.
+        short = self.prompt_ids is None and not self._asked.token_ids and not self._echoes
+        top, choices, self._found = tips.split_choices(data, self.known if short else None)
+        return top, choices
 
     def _sorted(self) -> list[_Track]:
         return [self._tracks[index] for index in sorted(self._tracks)]
@@ -296,7 +305,7 @@ class VllmCompletionsReader:
         raw = fields.get("prompt_token_ids", NULL)
         n_prompt = 0
         if raw != NULL:
-            ids = self._doubts.id_array(raw, "prompt_token_ids")
+            ids = self._doubts.id_array(raw, "prompt_token_ids") if self._found is None else self._found
             n_prompt = 0 if ids is None else ids.size
             if self.prompt_ids is None and n_prompt:
                 self.prompt_ids = ids

@@ -13,6 +13,7 @@ from capture import rawjson
 from capture.dialects.base import with_fields
 from capture.dialects.completions import Completions
 from capture.engines.base import Choice, Reader, Seen
+from capture.engines.tips import Known
 from capture.engines.vllm import Vllm
 from capture.engines.vllm_completions import VllmCompletionsReader
 from capture.recorder import Recorder
@@ -376,3 +377,35 @@ def test_what_the_client_sees_is_what_vllm_sends_without_the_flags(found: dict[s
 
 def data_of_all(stream: str) -> list[bytes]:
     return [event.removeprefix("data: ").encode() for event in stream.split("\n\n") if event.strip()]
+
+
+# -- prompts that go on from those before
+
+
+def reply_of(prompt: list[int], *, choices: int = 1, before: str = "", behind: str = "") -> bytes:
+    one = {"index": 0, "text": " x", "logprobs": None, "finish_reason": "stop", "token_ids": [5]}
+    listed = [{**one, "index": at, "prompt_token_ids": prompt} for at in range(choices)]
+    told = json.dumps({"id": "cmpl-1", "model": "m", "choices": listed}, separators=(",", ":"))
+    return ("{" + before + told[1:-1] + behind + "}").encode()
+
+
+@pytest.mark.parametrize("asks", [{}, {"return_token_ids": True}, {"echo": True}])
+@pytest.mark.parametrize(
+    ("more", "n"),
+    [({}, 1), ({}, 2), ({"before": '"prompt_token_ids":null,'}, 1), ({"behind": ',"prompt_token_ids":[1,2]'}, 1)],
+)
+def test_what_is_known_of_earlier_prompts_changes_nothing(asks: dict[str, Any], more: dict[str, str], n: int) -> None:
+    known = Known()
+    request = Completions().read(json.dumps({"model": "m", "prompt": "p", **asks}).encode())
+    for length in (1000, 1000, 1500, 1200, 3000):
+        body = reply_of(list(range(length)), choices=n, **more)
+        quick, full = VllmCompletionsReader(request), VllmCompletionsReader(request)
+        quick.known = known
+        for way in ("whole", "event"):
+            assert getattr(quick, way)(body) == getattr(full, way)(body)
+        assert quick.prompt_ids is not None
+        assert full.prompt_ids is not None
+        assert quick.prompt_ids.tolist() == full.prompt_ids.tolist() == list(range(length))
+        assert (quick.reply(), quick.undecoded) == (full.reply(), full.undecoded)
+    # Lest both be the same way.
+    assert bool(known.tips) == (not asks and n == 1 and not more)
