@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -72,10 +73,13 @@ def test_ending_an_agent_ends_its_whole_process_group():
     agent.end()
     assert agent.wait(20) != 0
     process.stdout.close()
-    # The child is not ours to wait for: it is gone, or a zombie that its new parent has not looked at yet.
-    try:
-        state = Path(f"/proc/{child}/stat").read_text()
-    except FileNotFoundError:
-        state = " Z "
+    # The child is not ours to wait for. It is gone, or a zombie that its new parent has not looked at yet, as soon as it
+    # has a turn to die in.
+    state, until = "", time.monotonic() + 20
+    while " Z " not in state and time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{child}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            state = " Z "
     assert " Z " in state
     agent.end()
