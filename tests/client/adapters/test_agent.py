@@ -73,8 +73,8 @@ def test_ending_an_agent_ends_its_whole_process_group():
     agent.end()
     assert agent.wait(20) != 0
     process.stdout.close()
-    # The child is not ours to wait for. It is gone, or a zombie that its new parent has not looked at yet, as soon as it
-    # has a turn to die in.
+    # The child is not ours to wait for. It is gone, or a zombie that its new parent has not looked at yet, once it has
+    # had a turn to die in.
     state, until = "", time.monotonic() + 20
     while " Z " not in state and time.monotonic() < until:
         try:
