@@ -1,4 +1,4 @@
-/* What was read of a rollout, held while people go to and fro between its views. A graph of an open rollout is read
+/* What was read of a rollout, held while people move between its views. A graph of an open rollout is read
    anew each time; of a closed one it may only change by a reward or a role, so a few seconds old is fine. */
 
 const FRESH_MS = 10000;

@@ -10,8 +10,8 @@ const MOST = 2048;
    onAt(position) when one is pointed at or chosen. */
 export function replyText({ start, total, kindAt, read, onAt, go }) {
   const body = h("div.token-text", {
-    onpointerover: (event) => { const at = positionOf(event); if (at !== null) onAt(at); },
-    onclick: (event) => { const at = positionOf(event); if (at !== null) go(at); },
+    onpointerover: (event) => { const at = whereIs(event); if (at !== null) onAt(at); },
+    onclick: (event) => { const at = whereIs(event); if (at !== null) go(at); },
   });
   const details = h("details.reply-text", h("summary", "The reply as text"), body);
   details.addEventListener("toggle", async () => {
@@ -35,7 +35,7 @@ function token(id, piece, logprob, position, kind) {
   return h("span.inline-token", { class: `${kind}${logprob === null || logprob === undefined ? "" : ` lp-${classOf(logprob)}`}`, dataset: { at: position } }, shown);
 }
 
-function positionOf(event) {
+function whereIs(event) {
   const found = event.target.closest(".inline-token");
   return found ? Number(found.dataset.at) : null;
 }
