@@ -4,11 +4,15 @@ A tab that saw an error or a warning on its console, a request that failed, one 
 policy fails its test at its end (tests/real/sight.py), whatever the test is about.
 """
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.browser import NARROW, WIDE
 from tests.house import house
 from tests.real.sight import looking
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -113,3 +117,23 @@ async def test_nothing_moves_while_a_view_is_loading(browser, town, size):
             await sight.settled()
             await sight.idle()
             assert [each for each in await sight.shifts() if each["value"] > 0] == [], place
+
+
+@pytest.mark.parametrize(
+    ("place", "section"),
+    [
+        ("/", "The list"), ("/rollouts/bill-0", "A rollout"), ("/rollouts/bill-0/calls/2", "A call"),
+        ("/rollouts/bill-0/tokens/2", "Tokens"), ("/groups/bill", "A group, and two beside each other"),
+    ],
+)  # fmt: skip
+async def test_the_docs_have_every_key(browser, town, place, section):
+    told = (DOCS / "page.md").read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    async with looking(browser, town) as sight:
+        await sight.enter(place)
+        await sight.tab.evaluate("() => document.activeElement?.blur()")
+        await sight.press("?")
+        dialog = sight.tab.get_by_role("dialog", name="Keys")
+        keys = await dialog.locator("kbd").all_inner_texts()
+    assert keys[:3] == ["?", "g", "u"]
+    assert len(keys) > 3
+    assert [key for key in keys[3:] if f"`{key}`" not in told] == []
