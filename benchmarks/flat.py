@@ -4,7 +4,7 @@ Theory of operation
 One rollout makes 1,000 calls on one connection, in blocks of ten, and every block is followed by the same one through
 the bare pass-through, so that what the machine does meanwhile falls on both. Told is the CPU time a call around the
 1st, 10th, 100th, 400th and 1,000th, the median of the blocks around it, beside the bare pass-through's of the same
-calls. A first call is seen in ten rollouts that make no other.
+calls. First calls are seen in ten rollouts that make no other, tenth ones in three more that make ten.
 
 - `unrelated`: every prompt has 16,000 tokens and nothing in common with another, so every call is a root.
 - `subagents`: conversations of ten calls, each prompt 500 tokens longer than the last, around 16,000: one behind the
@@ -73,23 +73,25 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     total_ms: tuple[float, float]
 
 
-def ask_of(case: Case, n: int) -> plan.Ask:
-    """Return the nth call, from 0, of a rollout."""
+def ask_of(case: Case, n: int, *, rollout: int = 0) -> plan.Ask:
+    """Return the nth call, from 0, of a rollout; no two rollouts have anything in common."""
     if case == "unrelated":
-        return plan.Ask(0, plan.starts_of(n, PROMPT), PROMPT)
+        return plan.Ask(0, plan.starts_of(1_500 * rollout + n, PROMPT), PROMPT)
     if case == "subagents":
         conversation, turn = divmod(n, BLOCK)
-        return plan.Ask(0, plan.starts_of(conversation, PROMPT), PROMPT + TURN_TOKENS * (turn - BLOCK // 2))
-    return plan.Ask(0, 0, TURN_TOKENS * (n + 2))
+        start = plan.starts_of(1_500 * rollout + conversation, PROMPT)
+        return plan.Ask(0, start, PROMPT + TURN_TOKENS * (turn - BLOCK // 2))
+    return plan.Ask(0, rollout * plan.STRIDE, TURN_TOKENS * (n + 2))
 
 
-def points(case: Case, first: Sequence[Block], blocks: Sequence[Block]) -> list[Point]:
-    """Return what is told of a rollout; `first` are those of rollouts with one call. Pure."""
+def points(case: Case, first: Sequence[Block], tenth: Sequence[Block], blocks: Sequence[Block]) -> list[Point]:
+    """Return what is told of a rollout; `first` are of rollouts with one call, `tenth` of such with ten. Pure."""
     made = []
     for at in POINTS:
-        near = (
-            list(first) if at == 1 else [block for block in blocks if block.call <= at][-AROUND if at > BLOCK else -1 :]
-        )
+        if at > BLOCK:
+            near = [block for block in blocks if block.call <= at][-AROUND:]
+        else:
+            near = list(first) if at == 1 else [*tenth, *blocks[:1]]
         if not near or (at > 1 and near[-1].call < at):
             continue
         ours, bare = (statistics.median(block.cpu_ms[i] for block in near) for i in (0, 1))
@@ -105,10 +107,10 @@ def points(case: Case, first: Sequence[Block], blocks: Sequence[Block]) -> list[
                 cpu_by_bare=round(ours / max(bare, 1e-3), 2),
             )
         )
-    tenth = next((point.treering_cpu_ms for point in made if point.call == BLOCK), None)
-    if not tenth:
+    beside = next((point.treering_cpu_ms for point in made if point.call == BLOCK), None)
+    if not beside:
         return made
-    return [msgspec.structs.replace(point, by_tenth=round(point.treering_cpu_ms / tenth, 2)) for point in made]
+    return [msgspec.structs.replace(point, by_tenth=round(point.treering_cpu_ms / beside, 2)) for point in made]
 
 
 def verdict(made: Sequence[Point]) -> str:
@@ -175,16 +177,16 @@ async def measure(*, calls: int = POINTS[-1], cases: Sequence[Case] = CASES) -> 
         rollout = _Rollout([treering, bare], corpus, flow)
         try:
             # What is done once in a process's life is none of a first call's cost.
-            await _whole(rollout, "subagents", 5 * BLOCK)
+            await _whole(rollout, "subagents", 5 * BLOCK, number=1)
             sys.stdout.write(heading())
             for case in cases:
                 first = []
                 for n in range(BLOCK):
                     await rollout.begin()
-                    ask = plan.Ask(0, plan.starts_of(9_000 + n, PROMPT), ask_of(case, 0).n_prompt)
-                    first.append(await rollout.block([ask], last=n))
+                    first.append(await rollout.block([ask_of(case, 0, rollout=2 + n)], last=BLOCK * n))
                     await rollout.end(1)
-                found = points(case, first, await _whole(rollout, case, calls))
+                tenth = [(await _whole(rollout, case, BLOCK, number=20 + n))[0] for n in range(AROUND)]
+                found = points(case, first, tenth, await _whole(rollout, case, calls, number=0))
                 made += found
                 loads.append(os.getloadavg()[0])
                 sys.stdout.write("".join(map(table_line, found)))
@@ -205,11 +207,11 @@ async def measure(*, calls: int = POINTS[-1], cases: Sequence[Case] = CASES) -> 
     }
 
 
-async def _whole(rollout: _Rollout, case: Case, calls: int) -> list[Block]:
+async def _whole(rollout: _Rollout, case: Case, calls: int, *, number: int) -> list[Block]:
     await rollout.begin()
     blocks = []
     for at in range(0, calls, BLOCK):
-        asks = [ask_of(case, n) for n in range(at, min(at + BLOCK, calls))]
+        asks = [ask_of(case, n, rollout=number) for n in range(at, min(at + BLOCK, calls))]
         blocks.append(await rollout.block(asks, last=at + len(asks)))
     await rollout.end(calls)
     return blocks
