@@ -42,7 +42,7 @@ ARGUMENTS = (
     "--disable-lcd-text",
 )
 
-WAIT_MS = 15_000
+WAIT_MS = 30_000
 """For what a page is expected to do: a second on an idle machine."""
 
 _NOTES = """
