@@ -34,7 +34,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from appliance import Appliance, appliance, arguments
-
 from treering_client.errors import RequestError
 from treering_client.rollout import Rollout
 

@@ -15,7 +15,6 @@ from collections import defaultdict
 from typing import Any
 
 from appliance import appliance, arguments, chat
-
 from treering_client.rollout import Rollout
 
 STEPS, GROUP, RATE = 3, 4, 0.1

@@ -14,7 +14,6 @@ import urllib.parse
 from typing import Any
 
 from appliance import Appliance, appliance, arguments, chat
-
 from treering_client.rollout import Rollout
 
 TASK = "Which files are in this folder?"

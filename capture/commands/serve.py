@@ -101,14 +101,24 @@ def run(work: Coroutine[Any, Any, int]) -> int:
         return runner.run(work)
 
 
-def first_lines(appliance: Appliance) -> str:
-    """Return what a person needs to know first: where agents connect, what answers them, where it is kept."""
+def first_lines(appliance: Appliance, *, keyed: bool = False) -> str:
+    """Return what a person needs to know first: where agents connect, what answers them, where it is kept, the page.
+
+    With `keyed` the page's address brings the key along, if Treering made it: for a terminal, and for no log.
+    """
     key = "no admin key" if appliance.admin_key is None else _where_key(appliance.settings)
     return (
         f"agents   {appliance.data_url}/v1\n"
         + "".join(f"engine   {_told(engine, appliance.settings)}\n" for engine in appliance.fleet.engines)
         + f"control  {appliance.control_url} ({key}), store {appliance.store.where}\n"
+        + f"page     {appliance.control_url}/{_behind_hash(appliance) if keyed else ''}\n"
     )
+
+
+def _behind_hash(appliance: Appliance) -> str:
+    # A key that the operator chose is not ours to show.
+    ours = not appliance.settings.admin_key_file and not appliance.settings.admin_key
+    return f"#key={appliance.admin_key}" if ours and appliance.admin_key is not None else ""
 
 
 def _told(engine: Engine, settings: Settings) -> str:
@@ -178,7 +188,9 @@ async def _serve(settings: Settings) -> int:
         appliance = Appliance(settings)
     # Each of the two listeners may take the whole of `shutdown_timeout`.
     close_s = 2 * settings.shutdown_timeout + CLOSE_GRACE_S
-    return await until_signal(appliance, started=lambda: _say(first_lines(appliance)), close_s=close_s)
+    return await until_signal(
+        appliance, started=lambda: _say(first_lines(appliance, keyed=sys.stderr.isatty())), close_s=close_s
+    )
 
 
 class _Alone:

@@ -18,7 +18,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from appliance import appliance, arguments  # found by the line above
-
 from treering_client.adapters import harbor
 from treering_client.rollout import Rollout
 

@@ -20,7 +20,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from appliance import PATHS, Appliance, appliance, arguments, treering  # found by the line above
-
 from treering_client.rollout import Rollout
 
 AGENT_LIMIT_S = 3600.0

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from capture.app import Appliance
 from capture.commands import serve
 from capture.errors import EngineError, UsageError
 from capture.settings import Settings
@@ -194,3 +195,16 @@ def test_exit_codes(words, code, said, start):
 def test_a_pace_that_cannot_be_meant(start):
     process = start("scripted", "--listen", "127.0.0.1:0", "--pace=nan")
     assert process.process.wait(60) == 2
+
+
+@pytest.mark.parametrize("chosen", [None, "an-admin-key-of-ours"])
+async def test_the_page_is_told_with_the_key_on_a_terminal_alone_and_only_one_that_we_made(tmp_path, chosen):
+    given = {"listen": "127.0.0.1:0", "admin_listen": "127.0.0.1:0", "engine": ("scripted",)}
+    appliance = Appliance(Settings(**given, store=f"sqlite:///{tmp_path}/treering.db", admin_key=chosen))
+    await appliance.start()
+    try:
+        logged, shown = (serve.first_lines(appliance, keyed=keyed).splitlines()[-1] for keyed in (False, True))
+        assert logged == f"page     {appliance.control_url}/"
+        assert shown == (logged if chosen else f"{logged}#key={appliance.admin_key}")
+    finally:
+        await appliance.close()
