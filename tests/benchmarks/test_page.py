@@ -1,5 +1,7 @@
 """What a measured page is said to be: a table, a verdict, a place in the docs; and the store it is measured on."""
 
+import json
+
 import pytest
 
 from benchmarks import page
@@ -42,6 +44,14 @@ def test_the_docs_get_the_last_run_in_place_of_the_one_before():
     assert page.with_section(made, told) == made
     with pytest.raises(ValueError, match="substring not found"):
         page.with_section("# The page\n", told)
+
+
+def test_the_docs_show_the_run_that_was_published():
+    told = json.loads(page.PUBLISHED.read_text())
+    text = page.PAGE.read_text()
+    assert page.with_section(text, told) == text
+    assert [each["view"] for each in told["rows"]] == list(page.VIEWS)
+    assert told["verdict"] == page.verdict(told["rows"])
 
 
 async def test_the_store_is_as_it_says(tmp_path):
