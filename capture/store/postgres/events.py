@@ -60,6 +60,10 @@ async def newest(db: Connection) -> str:
 
 async def put(db: Connection, told: Sequence[Telling]) -> None:
     """Add events, unless their rollout is gone."""
+    # Held until the commit: a rollout that another process deletes meanwhile takes them along, or leaves none to add.
+    of = sorted({one.rollout for one in told if one.rollout is not None})
+    if of:
+        await db.execute("SELECT FROM rollout WHERE id = ANY($1::text[]) ORDER BY id FOR KEY SHARE", of)
     await db.execute(
         "INSERT INTO event (at, name, id, n, data) SELECT at, name, id, n, data"
         " FROM unnest($1::text[], $2::text[], $3::text[], $4::integer[], $5::text[]) WITH ORDINALITY"

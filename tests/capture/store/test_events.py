@@ -1,9 +1,12 @@
 """Events: written with what they tell of, kept in order, dropped from the oldest on."""
 
+import asyncio
+
 import pytest
 
 from capture.errors import ClientError
 from capture.store.base import Telling
+from capture.tasks import spawn
 from graph.records import Notice
 from tests.capture.store.samples import NOW, call, ended, entry, ids, request
 
@@ -135,5 +138,30 @@ async def test_what_commits_late_is_not_passed_by(database):
     assert await store.newest_event() == "0"
     await late.commit()
     assert [name for name, _, _ in await names(store)] == ["late", "soon"]
+    await slow.close()
+    await store.close()
+
+
+@pytest.mark.real
+async def test_what_is_told_of_a_rollout_while_another_process_deletes_it_is_left_out(database):
+    from capture.store.postgres.driver import asyncpg
+
+    store = database.store()
+    await store.open()
+    await store.add([entry("r"), entry("s")])
+    slow = await asyncpg.connect(database.url, server_settings={"search_path": "treering"})
+    deleting = slow.transaction()
+    await deleting.start()
+    await slow.execute("DELETE FROM rollout WHERE id = 'r'")
+    told = [Telling(at=NOW, name="finding", rollout=name, data={"code": "drift"}) for name in "rs"]
+    telling = spawn(store.tell(told), name="tell")
+    async with asyncio.timeout(20):
+        # Until it stands in the other's way, or is through.
+        while not telling.done() and not await slow.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+            pass
+        await deleting.commit()
+        await telling
+    assert [name for name, of, _ in await names(store) if of == "r"] == ["rollout.deleted"]
+    assert ("finding", "s", None) in await names(store)
     await slow.close()
     await store.close()
