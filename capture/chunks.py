@@ -3,7 +3,7 @@
 Rules
 - Only what stands in the RFC is read: digits of a size and nothing but them, a line end behind each chunk. What comes
   behind the last chunk is thrown away, as every proxy does, and counted.
-- Where the network cut the bytes changes nothing.
+- Where the network cut the bytes changes nothing: what stands before something that is no chunk is given out.
 
 An engine that streams writes one chunk at a time, and it comes in one piece: that is looked for first (`maybe_one`),
 in one comparison.
@@ -27,6 +27,8 @@ class Chunks:
 
     def __init__(self) -> None:
         self.ended = False
+        # Why what came is no chunk; nothing more is read then.
+        self.broken: ValueError | None = None
         # What came behind the end.
         self.rest = b""
         self._held = b""
@@ -47,9 +49,17 @@ class Chunks:
         return data[end + 2 : -2] if size > 0 and data[:end] == b"%x" % size else None
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take the next bytes; return those of the body. Raises ValueError for what is no chunk."""
-        data = self._held + data if self._held else data
+        """Take the next bytes; return those of the body. What is no chunk is told in `broken`."""
         out: list[bytes] = []
+        if self.broken is None:
+            try:
+                self._feed(data, out)
+            except ValueError as error:
+                self.broken = error
+        return out
+
+    def _feed(self, data: bytes, out: list[bytes]) -> None:
+        data = self._held + data if self._held else data
         at, self._held = 0, b""
         while not self.ended and at < len(data):
             if self._left is None:
@@ -90,4 +100,3 @@ class Chunks:
             self.rest = data[at:]
         else:
             self._held = data[at:]
-        return out

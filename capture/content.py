@@ -38,6 +38,9 @@ class Source(Protocol):
     def drop(self, content: Content | StreamReader) -> None:
         """Close the connection if it still brings that body."""
 
+    def forget(self, content: Content | StreamReader) -> None:
+        """Do the same a little later; may be called on any thread."""
+
 
 class Content:
     """The body of one answer, as it comes."""
@@ -221,8 +224,10 @@ class Answer:
         self.close()
 
     def __del__(self) -> None:
-        # One that nobody closed must not keep its connection, and with it the engine's work.
-        self.close()
+        # One that nobody closed must not keep its connection, and with it the engine's work. The collector runs on
+        # whatever thread it likes.
+        if self._source is not None and not (self.content.ended if isinstance(self.content, Content) else False):
+            self._source.forget(self.content)
 
 
 def incomplete(error: BaseException | None) -> aiohttp.ClientPayloadError:

@@ -161,7 +161,7 @@ class Engine:
             answer: Reply
             try:
                 if head is not None and self._wire is not None:
-                    answer = await self._wire.ask(head, body or b"")
+                    answer = await self._wire.ask(head, body or b"", anew=attempt == 2)
                 else:
                     answer = await self._session.request(
                         method,
@@ -173,7 +173,8 @@ class Engine:
                         allow_redirects=False,
                     )
             except aiohttp.ServerDisconnectedError as error:
-                if attempt == 1:
+                # With a message of the engine's instead of words, some of its answer had come.
+                if attempt == 1 and isinstance(error.message, str):
                     continue
                 raise self._unreachable(error) from error
             except (aiohttp.ClientError, HttpProcessingError, OSError, TimeoutError) as error:

@@ -13,6 +13,7 @@ aiohttp's client makes some forty objects a request, and as many awaits; here a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -83,17 +84,33 @@ class Link(BaseProtocol):
         if content is self._content or content is self._long:
             self.shut()
 
+    def forget(self, content: Content | StreamReader) -> None:
+        """Do the same a little later; may be called on any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it all connections
+            self._loop.call_soon_threadsafe(self.drop, content)
+
     def shut(self) -> None:
         """Close the connection, at once if it still holds some of a request."""
         self._read = self._read_nothing
+        closed = aiohttp.ClientConnectionError("Connection closed")
+        # Whoever waits is told here: of what was closed on purpose nothing else is said later.
+        if self._head is not None and not self._head.done():
+            self._head.set_exception(closed)
         if self._content is not None:
-            self._content.fail(aiohttp.ClientConnectionError("Connection closed"))
-        self._content = self._long = None
-        if self.transport is not None:
-            if self.transport.get_write_buffer_size():
-                self.transport.abort()
-            else:
-                self.transport.close()
+            self._content.fail(closed)
+        if self._long is not None and not self._long.is_eof() and self._long.exception() is None:
+            self._long.set_exception(closed)
+        self._content = self._long = self._parser = None
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self.transport is None:
+            return
+        if self.transport.get_write_buffer_size():
+            # A close would wait until the engine has read it, which it need not ever do.
+            self.transport.abort()
+        else:
+            self.transport.close()
 
     def hold(self) -> None:
         """Let the engine wait."""
@@ -110,6 +127,11 @@ class Link(BaseProtocol):
     def data_received(self, data: bytes) -> None:
         """Take what came."""
         self._read(data)
+
+    def eof_received(self) -> None:
+        """Take the end of what the engine says: what it has not read of a request is for nobody."""
+        if self.transport is not None and self.transport.get_write_buffer_size():
+            self.transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Take the end of the connection, tidy or not."""
@@ -192,15 +214,12 @@ class Link(BaseProtocol):
         if one is not None:
             content.feed(one)
             return
-        try:
-            pieces = self._chunks.feed(data)
-        except ValueError as error:
-            content.fail(incomplete(error))
-            self.shut()
-            return
-        for piece in pieces:
+        for piece in self._chunks.feed(data):
             content.feed(piece)
-        if self._chunks.ended:
+        if self._chunks.broken is not None:
+            content.fail(incomplete(self._chunks.broken))
+            self.shut()
+        elif self._chunks.ended:
             self._reusable = self._reusable and not self._chunks.rest
             self._end()
 
@@ -214,8 +233,8 @@ class Link(BaseProtocol):
         self.go_on()
         if self._reusable and self.usable and self.transport is not None and not self.transport.get_write_buffer_size():
             self._wire.keep(self)
-        elif self.transport is not None:
-            self.transport.close()
+        else:
+            self._hang_up()
         content.end()
 
     def _tell(self, answer: Answer) -> None:
@@ -269,22 +288,26 @@ class Link(BaseProtocol):
                 continue
             self._long = payload
             self._tell(Answer(message.code, message.headers, payload, self))
-        if self._long is not None and self._long.is_eof() and self.transport is not None:
+        if self._long is not None and self._long.is_eof():
             # Read to its end; such a connection is not used again.
-            self.transport.close()
+            self._hang_up()
 
     def _end_long(self, exc: BaseException | None) -> None:
         assert self._parser is not None
         payload = self._long
-        try:
-            self._parser.feed_eof()
-        except Exception as error:  # noqa: BLE001 - as above
-            if payload is not None and not payload.is_eof():
-                payload.set_exception(incomplete(exc or error))
+        if exc is None:
+            try:
+                self._parser.feed_eof()
+            except Exception as error:  # noqa: BLE001 - as above
+                if payload is not None and not payload.is_eof():
+                    payload.set_exception(incomplete(error))
+        # A connection that broke ends no body, not even one that goes on to the close.
         if payload is not None and not payload.is_eof() and payload.exception() is None:
             payload.set_exception(incomplete(exc))
         if self._head is not None and not self._head.done():
-            self._head.set_exception(exc if exc is not None else aiohttp.ServerDisconnectedError())
+            # No `ServerDisconnectedError`, upon which a request is sent again: some of an answer had come.
+            closed = aiohttp.ClientConnectionError("Connection closed in the head of an answer")
+            self._head.set_exception(exc if exc is not None else closed)
         self._parser = None
 
 
@@ -307,10 +330,13 @@ class Wire:
     def __repr__(self) -> str:
         return f"<Wire to {self._host}:{self._port}, {len(self._idle)} of {len(self._links)} idle>"
 
-    async def ask(self, head: bytes, body: bytes = b"") -> Answer:
-        """Send a request; return the answer when its head has come. Raises as `Link.ask`, TimeoutError, OSError."""
+    async def ask(self, head: bytes, body: bytes = b"", *, anew: bool = False) -> Answer:
+        """Send a request; return the answer when its head has come. Raises as `Link.ask`, TimeoutError, OSError.
+
+        `anew`: on a new connection, whatever is kept; behind one that an engine had closed others are as dead.
+        """
         since = asyncio.get_running_loop().time() - self._keepalive_s
-        while self._idle:
+        while self._idle and not anew:
             link = self._idle.pop()
             if link.usable and link.idle_since > since:
                 return await link.ask(head, body)
@@ -318,6 +344,7 @@ class Wire:
         link = await self._connect()
         if not link.usable:
             # Closed again before we ran: by an engine that is full, or something else that listens there.
+            self.lost(link)
             raise aiohttp.ServerDisconnectedError
         return await link.ask(head, body)
 
@@ -362,6 +389,9 @@ class Wire:
                 except (OSError, TimeoutError) as error:
                     errors.append(error)
                     continue
+                if self._closed:
+                    link.shut()
+                    raise aiohttp.ClientConnectionError("Connection closed")
                 self._links.add(link)
                 return link
         raise errors[-1] if errors else OSError(f"{self._host} has no address")

@@ -82,5 +82,15 @@ def test_fields_behind_the_last_chunk_are_thrown_away() -> None:
     ],
 )
 def test_what_is_no_chunk_is_an_error(raw: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - its words are for people
-        read(Chunks(), raw)
+    chunks = Chunks()
+    read(chunks, raw)
+    assert isinstance(chunks.broken, ValueError)
+
+
+@given(st.integers(0, 14))
+def test_what_stands_before_it_is_given_out_wherever_the_network_cuts(cut: int) -> None:
+    raw = b"3\r\nabc\r\nzz\r\n1\r\n"
+    chunks = Chunks()
+    assert read(chunks, raw[:cut], raw[cut:], b"1\r\nx\r\n") == b"abc"
+    assert "zz" in str(chunks.broken)
+    assert not chunks.ended

@@ -24,6 +24,9 @@ class Source:
     def drop(self, content: object) -> None:
         self.told.append("drop")
 
+    def forget(self, content: object) -> None:
+        self.told.append("forget")
+
 
 @pytest.fixture
 def content() -> Content:

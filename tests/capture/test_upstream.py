@@ -117,6 +117,63 @@ async def test_a_connection_that_closed_before_a_byte_came_is_tried_once_more() 
     await runner.cleanup()
 
 
+@pytest.mark.parametrize(
+    ("size", "begin"),
+    [
+        (2, b"HTTP/1.1 200 OK\r\nContent-"),
+        (2, b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (PIECEWISE_FROM + 1, b"HTTP/1.1 200 OK\r\nContent-"),
+    ],
+)
+async def test_a_post_whose_answer_had_begun_is_not_sent_again(size: int, begin: bytes) -> None:
+    requests = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        requests += 1
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(size)
+        writer.write(begin)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        engine = await opened(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+        with pytest.raises(EngineError):
+            async with asyncio.timeout(10):
+                await engine.send("POST", "/x", body=b" " * size)
+        assert requests == 1
+        await engine.close()
+
+
+async def test_behind_a_dead_connection_all_others_that_were_kept_are_left_alone() -> None:
+    """An engine that comes back on its port leaves as many of them as calls had run at one time."""
+    asked = 0
+    both = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), contextlib.closing(writer):
+            for _ in range(1 if asked < 2 else 2):
+                await reader.readuntil(b"\r\n\r\n")
+                asked += 1
+                if asked >= 2:
+                    both.set()
+                await both.wait()
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                await writer.drain()
+            # Closed when the next comes, and not before: as dead as can't be seen.
+            await reader.readuntil(b"\r\n\r\n")
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        engine = await opened(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+        async with asyncio.timeout(10):
+            for answer in await asyncio.gather(engine.send("GET", "/a"), engine.send("GET", "/b")):
+                assert await whole(answer) == b"{}"
+            assert await whole(await engine.send("POST", "/x", body=b"")) == b"{}"
+        await engine.close()
+
+
 async def test_one_that_goes_on_closing_is_not_tried_for_ever(server) -> None:
     async with faulty(server.url, up_after=1, way="reset") as proxy:
         engine = await opened(proxy.url)

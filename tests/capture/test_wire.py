@@ -310,3 +310,11 @@ async def test_a_connection_that_closes_as_it_opens_is_an_error_that_can_be_told
         monkeypatch.setattr(wire, "_connect", closing)
         with pytest.raises(aiohttp.ServerDisconnectedError):
             await wire.ask(HEAD, b"{}")
+
+
+async def test_one_that_is_collected_on_another_thread_is_dropped_on_its_own() -> None:
+    async with scripted([CHUNKED, *[b"1\r\nx\r\n"] * 1000]) as script, wired(script) as wire:
+        held = [await wire.ask(HEAD, b"{}")]
+        await asyncio.to_thread(held.clear)
+        async with asyncio.timeout(5):
+            await script.gone.wait()
