@@ -98,9 +98,17 @@ def run(argv: list[str]) -> int:
 
 
 def publish(told: dict[str, Any]) -> None:
-    """Write a run beside the docs, and its tables into them."""
-    DOCUMENT.write_text(json.dumps(told, indent=1) + "\n")
-    PAGE.write_text(pages.replaced(PAGE.read_text(), "overhead", pages.overhead(told)))
+    """Write a run beside the docs, and its tables into them; parts that it did not measure stay."""
+    whole = merged(json.loads(DOCUMENT.read_text()) if DOCUMENT.exists() else {}, told)
+    DOCUMENT.write_text(json.dumps(whole, indent=1) + "\n")
+    PAGE.write_text(pages.replaced(PAGE.read_text(), "overhead", pages.overhead(whole)))
+
+
+def merged(before: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's document with the parts of an earlier one that it did not measure. Pure."""
+    kept = {name: part for name, part in before.get("parts", {}).items() if name not in told["parts"]}
+    rows = [row for row in before.get("rows", []) if row.get("upstream") in kept]
+    return told | {"parts": kept | told["parts"], "rows": [*told["rows"], *rows]}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -131,6 +139,7 @@ async def measure(
     server, engine = await serve(bytes_of, flow)
     made: list[Row] = []
     loads = [os.getloadavg()[0]]
+    measured: dict[str, Any] = {}
     out.write(report.heading())
     with ExitStack() as stack:
         stack.callback(server.close)
@@ -155,17 +164,23 @@ async def measure(
                 )
                 await bench.check()
                 times = pairs or (matrix.QUICK_PAIRS if quick else matrix.PAIRS[part])
+                own = [os.getloadavg()[0]]
                 for shape in wanted:
                     for row in report.rows(shape, await bench.turns(shape, times), upstream=part):
                         made.append(row)
                         out.write(report.table_line(row))
                     out.flush()
-                    loads.append(os.getloadavg()[0])
-    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+                    own.append(os.getloadavg()[0])
+                measured[part] = {"at": _now(), "load": round(sum(own) / len(own), 2), "pairs": times}
+                loads += own
     load = sum(loads) / len(loads)
-    told = report.document(made, at=at, cores=os.cpu_count() or 1, load=load, pinned=pinned)
+    told = report.document(made, at=_now(), cores=os.cpu_count() or 1, load=load, pinned=pinned, parts=measured)
     out.write(f"\n{told['host']['cores']} cores, load {told['host']['load']}. {told['verdict']}\n")
     return told
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _start(part: str, upstream: str, folder: Path, stack: ExitStack, *, quick: bool) -> list[System]:

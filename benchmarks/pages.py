@@ -34,7 +34,7 @@ def run_of(told: Mapping[str, Any]) -> str:
 def overhead(told: Mapping[str, Any]) -> str:
     """Return the sections on a run of `overhead`, from its document: one for each upstream that it had."""
     made = [msgspec.convert(row, Row) for row in told["rows"]]
-    parts = [run_of(told) + "\n"]
+    told_parts = []
     for name, title, table in (
         ("engine", "### An event at a time", _brief),
         ("static", "### As fast as it goes: nginx has the replies in files", _wide),
@@ -42,14 +42,22 @@ def overhead(told: Mapping[str, Any]) -> str:
     ):
         own = [row for row in made if row.upstream == name]
         if own:
-            parts.append(f"\n{title}\n\n{verdict(own)}.\n\n{table(own)}")
-    return "".join(parts)
+            part = told.get("parts", {}).get(name, {})
+            host = told["host"] | {"load": part.get("load", told["host"]["load"])}
+            run = run_of({**told, "at": part.get("at", told["at"]), "host": host})
+            pairs = f" {part['pairs']} pairs." if part else ""
+            told_parts.append(f"{title}\n\n{run}{pairs} {_sentence(verdict(own))}.\n\n{table(own)}")
+    return "\n".join(told_parts)
 
 
 def calls(told: Mapping[str, Any]) -> str:
     """Return the section on a run of `overhead --calls`."""
     lines = "".join(flat.table_line(msgspec.convert(row, flat.Point)) for row in told["rows"])
     return f"{run_of(told)} {told['verdict'][0].upper()}{told['verdict'][1:]}.\n\n{flat.heading()}{lines}"
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _case(row: Row) -> tuple[str, ...]:

@@ -54,3 +54,19 @@ def test_every_line_has_a_cell_for_each_column() -> None:
     for table in pages.overhead(json.loads(overhead.DOCUMENT.read_text())).split("\n\n"):
         lines = [line for line in table.splitlines() if line.startswith("|")]
         assert len({line.count("|") for line in lines}) <= 1
+
+
+def test_parts_that_were_not_measured_again_stay() -> None:
+    before = {
+        "parts": {"static": {"at": "2026-01-01", "load": 9.0, "pairs": 3}, "open": {}},
+        "rows": [row(upstream="static"), row()],
+    }
+    told = {
+        "at": "2026-02-02", "host": {"cores": 2, "load": 0.5}, "verdict": "", "parts": {"open": {"at": "2026-02-02"}},
+        "rows": [row(rps=7.0)],
+    }  # fmt: skip
+    whole = overhead.merged(before, told)
+    assert [(each["upstream"], each["rps"]) for each in whole["rows"]] == [("open", 7.0), ("static", 100.0)]
+    assert whole["parts"] == {"static": before["parts"]["static"], "open": {"at": "2026-02-02"}}
+    # Rows of a run that did not say of which part they were are of none.
+    assert overhead.merged({"rows": [row()]}, told)["rows"] == told["rows"]
