@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from benchmarks import flat
-from benchmarks.report import NOISY_SPREAD, Row, describe, line, ratio_of, rule, shown, verdict
+from benchmarks.report import BUSY, NOISY_SPREAD, Row, describe, line, ratio_of, rule, shown, verdict
 
 
 def replaced(page: str, name: str, text: str) -> str:
@@ -46,6 +46,8 @@ def overhead(told: Mapping[str, Any]) -> str:
             host = told["host"] | {"load": part.get("load", told["host"]["load"])}
             run = run_of({**told, "at": part.get("at", told["at"]), "host": host})
             pairs = f" {part['pairs']} pairs." if part else ""
+            if host["load"] > host["cores"] + BUSY:
+                pairs += " The machine had other work to do: ratios by CPU time say more than those of requests."
             told_parts.append(f"{title}\n\n{run}{pairs} {_sentence(verdict(own))}.\n\n{table(own)}")
     return "\n".join(told_parts)
 

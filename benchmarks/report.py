@@ -18,6 +18,10 @@ NOISY_SPREAD = 0.25
 one and the same proxy was seen to differ from itself by a factor of three."""
 
 
+BUSY = 1.0
+"""Of load beyond the machine's cores: somebody else was at work."""
+
+
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One system's part of one pair."""
 

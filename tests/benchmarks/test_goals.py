@@ -35,6 +35,18 @@ def test_a_ratio_is_judged_by_requests_unless_they_are_noise(changes: dict, want
     assert (goal.wanted, goal.verdict, goal.by_cpu) == (wanted, verdict, "0.85")
 
 
+def test_a_busy_machine_says_nothing_of_requests() -> None:
+    told = {"rows": [row()], "host": {"cores": 2}, "parts": {"engine": {"load": 2.9}}}
+    assert [goal.verdict for goal in goals({"overhead": told}) if goal.measured] == ["holds"]
+    told["parts"]["engine"]["load"] = 3.1
+    assert [(goal.verdict, goal.by_cpu) for goal in goals({"overhead": told}) if goal.measured] == [
+        ("too noisy", "0.85")
+    ]
+    # Nor does a single pair.
+    (goal,) = judged(row(ratio_spread=None))
+    assert goal.verdict == "too noisy"
+
+
 def test_no_goal_is_set_for_the_rest() -> None:
     # A whole reply to a growing prompt of 2,000 tokens; a stream behind 100,000; nginx's replies in files.
     assert not judged(row(prompt_tokens=2_000), row(prompt_tokens=100_000, streamed=True), row(upstream="static"))
