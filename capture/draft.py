@@ -220,7 +220,8 @@ class Draft:
     def _call(
         self, choice: Choice, status: Status, *, ended: int | None, ended_ms: float | None, delivered: bool | None
     ) -> Call:
-        request, reader = self.request, self.reader
+        # Of one that runs nothing of its reply: it is still to come, or the spool has it.
+        request, reader = self.request, self.reader if status != "running" else None
         usage = reader.usage if reader is not None else None
         return Call(
             n=self.n + choice.index,

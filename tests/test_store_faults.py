@@ -159,7 +159,7 @@ async def test_calls_that_run_when_the_disk_fills_are_each_stored_or_named(engin
         rollouts = [await home.rollout() for _ in range(n)]
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(asked(home, rollout, messages=said(BULK[: 20_000 * at + 1]), stream=True))
+                group.create_task(asked(home, rollout, messages=said(BULK[: 12_000 * at + 1]), stream=True))
                 for at, rollout in enumerate(rollouts)
             ]
             exchanges = [await engine.next() for _ in rollouts]
