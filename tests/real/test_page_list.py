@@ -90,7 +90,7 @@ async def test_with_keys_alone(browser, town):
     async with looking(browser, town) as sight:
         await sight.enter()
         await sight.press("j", "j")
-        await sight.until("() => document.querySelector('[role=grid]').getAttribute('aria-activedescendant')")
+        await sight.tab.wait_for_function("() => document.querySelector('tr.active')?.innerText.includes('callers-0')")
         assert await active(sight) == "callers-0"
         await sight.press("k")
         await sight.tab.wait_for_function("() => document.querySelector('tr.active')?.innerText.includes('callers-1')")
