@@ -61,7 +61,12 @@ class Loop(asyncio.SelectorEventLoop):
         transport = Connection(self, protocol)
         self.wires.append(transport)
         protocol.connection_made(transport)
-        await asyncio.sleep(0)
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            # As the real one does.
+            transport.close()
+            raise
         return transport, protocol
 
     def turn(self) -> None:
