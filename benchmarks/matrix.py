@@ -12,7 +12,7 @@ from benchmarks.plan import Shape
 
 SIZES = (2_000, 16_000, 100_000)
 
-PAIRS = {"engine": 5, "static": 3, "open": 3}
+PAIRS = {"engine": 5, "static": 2, "open": 3}
 QUICK_PAIRS = 3
 
 # Measured calls of a round, all connections together, by prompt size: streamed, and whole.

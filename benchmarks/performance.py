@@ -49,7 +49,7 @@ PARTS = {
         quick=lambda: flat.measure(calls=30),
         document=flat.DOCUMENT,
         section=pages.calls,
-        minutes=1.5,
+        minutes=2.5,
     ),
     "replay": Part(
         measure=lambda: replay.measure(replay.LEVELS, scale=1.0, seconds=replay.SECONDS),
@@ -63,7 +63,7 @@ PARTS = {
         quick=lambda: memory.measure(rollouts=20, sleep_after_s=1.0),
         document=memory.DOCUMENT,
         section=memory.section,
-        minutes=3,
+        minutes=4,
     ),
     "workers": Part(
         measure=workers.measure,

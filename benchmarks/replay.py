@@ -42,7 +42,7 @@ from benchmarks.systems import Treering
 from benchmarks.traffic import Traffic
 
 LEVELS = (32, 96, 192, 384)
-SECONDS = 30.0
+SECONDS = 25.0
 RAMP_S = 15.0
 """Until agents that begin somewhere between two calls are at work as they will be; not counted."""
 
@@ -248,7 +248,7 @@ def run(argv: list[str]) -> int:
         "--quick", action="store_true", help="a hundredth of the lengths and pauses, two levels, 5 s each"
     )
     parser.add_argument("--levels", default="", metavar="N,…", help="rollouts at once (32,96,192,384)")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each level (30)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each level (25)")
     parser.add_argument("--scale", type=float, default=1.0, help="divides prompts, replies and pauses (1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
     parser.add_argument("--docs", action="store_true", help="write docs/replay.json and the section in the docs")
