@@ -9,7 +9,9 @@ The formulas, with the names that the code has:
     PostgreSQL   = calls_per_s * postgres_ms / 1000 / USABLE cores
 
 `call_ms` is what a whole reply takes, in between the measured prompts a straight line; `event_ms` what a stream takes
-more, for each of its events. A rollout is in use when its last call was less than `--sleep-after` ago.
+more, for each of its events. Events that come one by one to a process which is otherwise idle cost more, and so do
+prompts of which much is new: the table has a second column of cores, by the CPU time a call of the traffic in `replay`.
+A rollout is in use when its last call was less than `--sleep-after` ago.
 """
 
 from __future__ import annotations
@@ -168,8 +170,8 @@ def plan(load: Load, costs: Costs, *, at_rest: int = 0) -> Plan:
 
 
 _COLUMNS = (
-    "open rollouts", "calls/s", "events/s", "CPU ms a call", "cores", "memory GiB", "disk GiB a day", "network MiB/s",
-    "PostgreSQL cores",
+    "open rollouts", "calls/s", "events/s", "CPU ms a call", "cores", "cores, by the replay", "memory GiB",
+    "disk GiB a day", "network MiB/s", "PostgreSQL cores",
 )  # fmt: skip
 SIZES = (100, 1_000, 10_000)
 
@@ -193,6 +195,8 @@ def section(docs: Mapping[str, Mapping[str, Any]]) -> str:
         f" s between calls, {1 / example.token_s:g} tokens a second. A core is used to {USABLE:.0%}."
     )
     lines = []
+    seen = [row for row in docs.get("replay", {}).get("rows", []) if row["system"] == "treering" and row["scale"] == 1]
+    kept = [row["cpu_ms_per_call"] for row in seen if not row["overloaded"]]
     for rollouts in SIZES:
         need = plan(msgspec.structs.replace(example, rollouts=rollouts), costs)
         lines.append(
@@ -203,6 +207,7 @@ def section(docs: Mapping[str, Mapping[str, Any]]) -> str:
                     f"{need.events_per_s:,.0f}",
                     f"{need.cpu_ms_per_call:,.1f}",
                     f"{need.cores:,.1f}",
+                    f"{need.calls_per_s * kept[-1] / 1000 / USABLE:,.1f}" if kept else "",
                     f"{need.memory_gib:,.1f}",
                     f"{need.disk_gib_per_day:,.0f}",
                     f"{need.network_mib_per_s:,.0f}",
