@@ -412,6 +412,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert found == msgspec.structs.replace(kept.entry, rollout=rollout)
 
 
+# Drawn histories of 30 steps; each step on PostgreSQL is a transaction, and each history a database of its own.
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("sort", ["sqlite", pytest.param("postgres", marks=pytest.mark.real)])
 def test_any_order_of_writes_reads_back_as_the_model_says(request, sort):
     class Machine(StoreMachine):
