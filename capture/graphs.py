@@ -43,6 +43,7 @@ class Graphs:
             # Deleted, and registered again under the same id; or asked for by one who read the entry before another.
             grown = self._grown[name] = _Grown(entry.rollout.created_at)
         self._grown.move_to_end(name)
+        grown.used_at = asyncio.get_running_loop().time()
         while len(self._grown) > MOST_GRAPHS:
             self._grown.popitem(last=False)
         async with grown.lock:
@@ -50,6 +51,14 @@ class Graphs:
                 await self._grow(grown, entry, lost)
             assert grown.graph is not None
             return grown.graph
+
+    def rest(self, after_s: float) -> bool:
+        """Forget graphs that nobody asked for in so many seconds; say whether there were any."""
+        before = asyncio.get_running_loop().time() - after_s
+        unused = [name for name, grown in self._grown.items() if grown.used_at < before and not grown.lock.locked()]
+        for name in unused:
+            del self._grown[name]
+        return bool(unused)
 
     def forget(self, name: str) -> None:
         """Forget a rollout's graph."""
@@ -108,5 +117,7 @@ class _Grown:
         self.skipped: dict[int, float] = {}
         # Of the entry that the graph was made for.
         self.version = -1
+        # By the loop's clock.
+        self.used_at = 0.0
         # A graph is made in another thread, and one at a time.
         self.lock = asyncio.Lock()

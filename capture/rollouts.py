@@ -30,6 +30,9 @@ Owner = Literal["agent", "tools"]
 LOOK_EVERY_S = 10.0
 """Between two looks at rollouts at rest."""
 
+GRAPHS_KEPT_S = 60.0
+"""For readers that ask again; what is read later is read from the store."""
+
 FORGET_AFTER_S = 600.0
 """Without a call in this process, after which it forgets a rollout that others may serve."""
 
@@ -74,6 +77,8 @@ class Rollouts:
         self._loading: dict[str, asyncio.Lock] = {}
         self._by_secret: dict[bytes, tuple[str, Literal["agent", "tools"]]] = {}
         self._graphs = Graphs(store)
+        # Whether something was served or read since the last look at what rests.
+        self._touched = False
         # Rollouts whose store lost a call, until the store has been told.
         self._lost: dict[str, list[int]] = {}
         self._strangers: deque[str] = deque(maxlen=STRANGERS)
@@ -106,6 +111,7 @@ class Rollouts:
             self._by_secret[digest] = known
         name, kind = known
         live = await self._load(name)
+        self._touched = True
         if live is not None and live.asleep:
             with live.visited():
                 await self._wake(live)
@@ -284,6 +290,7 @@ class Rollouts:
         `passing`: of a closed rollout nobody keeps it.
         """
         entry = await self.entry(name)
+        self._touched = True
         graphs = Graphs(self._store) if passing and entry.rollout.state == "closed" else self._graphs
         return entry, await graphs.of(entry, lost=self._lost.get(name, ()))
 
@@ -378,11 +385,11 @@ class Rollouts:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             await self._release_closed()
-            # Calls leave holes of all sizes behind, and a rollout that falls asleep leaves all that it held.
-            churned = False
+            # Calls leave holes of all sizes behind, and what falls asleep, closes or is asked for no more all it held.
+            churned, self._touched = self._touched, False
+            churned = self._graphs.rest(GRAPHS_KEPT_S) or churned
             for live in list(self._live.values()):
-                churned = not live.asleep or churned
-                live.sleep(self._sleep_after_s)
+                churned = live.sleep(self._sleep_after_s) or churned
                 if self._store.shared and live.is_idle(FORGET_AFTER_S) and not live.is_visited:
                     # Others may serve it by now, or have closed it; its next call here reads it again.
                     self._live.pop(live.id, None)

@@ -122,8 +122,8 @@ class _Links:
     They follow from the elements alone, so nothing here goes stale.
     """
 
-    def __init__(self, most: int = 200_000) -> None:
-        """`most` links are kept, some 100 bytes each with the names."""
+    def __init__(self, most: int = 60_000) -> None:
+        """`most` links are kept, some 130 bytes each with the names: of 150 conversations of 400 messages."""
         self._last: OrderedDict[int, tuple[list[bytes], list[bytes]]] = OrderedDict()
         self._room = most
         self._lock = threading.Lock()

@@ -182,3 +182,19 @@ async def test_who_hangs_up_leaves_a_graph_that_can_grow(store, rollouts: Rollou
         asking.cancel()
         await asyncio.wait([asking])
     assert [link.parent for link in (await same(store, rollouts, "r")).forest.links.values()] == [None, *range(39)]
+
+
+async def test_graphs_that_nobody_asks_for_are_forgotten(store, rollouts: Rollouts, asked) -> None:
+    await register(rollouts, id="r")
+    await ended(store, "r", 0, **ids(0))
+    graphs = rollouts._graphs
+    assert not graphs.rest(0.0)
+    await rollouts.graph("r")
+    assert not graphs.rest(60.0)
+    async with graphs._grown["r"].lock:
+        # It is being made.
+        assert not graphs.rest(-1.0)
+    assert graphs.rest(-1.0)
+    assert not graphs._grown
+    await same(store, rollouts, "r")
+    assert asked == [(0,), (0,)]

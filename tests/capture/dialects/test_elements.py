@@ -76,7 +76,7 @@ def test_the_room_is_bounded_and_the_least_recently_used_goes_first() -> None:
     assert elements._room == elements_module._cost(a) + elements_module._cost(b)
 
 
-def test_what_is_not_used_for_a_minute_or_two_goes() -> None:
+def test_what_is_not_used_for_a_while_goes() -> None:
     a, b, c = (raw({"role": "user", "content": name * 40}) for name in "abc")
     at = 0.0
     elements = Elements(now=lambda: at)
@@ -86,21 +86,21 @@ def test_what_is_not_used_for_a_minute_or_two_goes() -> None:
         return elements.maybe_messages(b"[" + b",".join(messages) + b"]") or ()
 
     kept_a, kept_b = read(a, b)
-    at += 61.0
+    at += 31.0
     assert read(a)[0] is kept_a
-    at += 61.0
+    at += 31.0
     # Since the last look only the first was used.
     assert read(a)[0] is kept_a
     assert elements._room == room - elements_module._cost(a)
     assert read(b)[0] is not kept_b
-    at += 61.0
+    at += 31.0
     read(c)
-    at += 61.0
+    at += 31.0
     read(c)
     assert [one for one in elements._kept if one] == [c]
     # No room at all: even what was just read goes, and the mark with it.
     small = Elements(kept_bytes=0, now=lambda: at)
-    at += 61.0
+    at += 31.0
     assert small.maybe_messages(b"[" + a + b"]")
     assert not small._kept
 
