@@ -12,9 +12,11 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -123,6 +125,7 @@ def _started(folder: Path, engine: str) -> Iterator[str]:
         process = subprocess.Popen(  # noqa: S603 -- our own program
             argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
+    before = _ended_in_order()
     try:
         end = time.monotonic() + START_LIMIT_S
         while not (found := re.search(r"^control\s+(http://\S+)", log.read_text(errors="replace"), re.MULTILINE)):
@@ -131,9 +134,21 @@ def _started(folder: Path, engine: str) -> Iterator[str]:
             time.sleep(0.05)
         yield found[1]
     finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
         process.terminate()
         try:
             process.wait(STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _ended_in_order() -> Any:
+    """Have a SIGTERM end this program by way of its blocks, or what it started outlives it; return what it did before.
+
+    None where that can't be had: only the main thread may.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    return signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

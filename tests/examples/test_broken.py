@@ -5,13 +5,16 @@ The script is run as a person runs it. What it prints is held to the findings th
 
 from __future__ import annotations
 
+import asyncio
+import re
+import signal
 import sys
 from typing import Any
 
 import pytest
 
 from tests.examples.made import BROKEN, HEALTHY, RULES, SCRIPT, Made
-from tests.examples.runs import run
+from tests.examples.runs import environment, run
 from tests.served import KEY, Served
 
 
@@ -136,3 +139,30 @@ async def test_another_engine_is_refused_with_what_to_do(tmp_path):
         await served.close()
     assert done.code == 1
     assert f"scripted={RULES}" in done.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_what_it_started_ends_with_it(tmp_path, number):
+    argv = (sys.executable, str(SCRIPT), "--serve", "--quiz")
+    process = await asyncio.create_subprocess_exec(
+        *argv, cwd=tmp_path, env=environment(tmp_path), stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(90):
+            assert process.stdout is not None
+            port = None
+            async for line in process.stdout:
+                if found := re.search(rb"http://127\.0\.0\.1:(\d+)/#key=", line):
+                    port = int(found[1])
+                if b"Ctrl-C" in line:
+                    break
+            assert port is not None
+            process.send_signal(number)
+            assert await process.wait() == (0 if number == signal.SIGINT else 128 + number)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
