@@ -86,6 +86,9 @@ class PostgresStore:
         self._beating: asyncio.Task[None] | None = None
         # The starts of running calls, by rollout and number, as handed over.
         self._begun: dict[tuple[str, int], Op] = {}
+        # Running calls that got their number here; and rollouts with a call that got it from its own process.
+        self._numbered: set[tuple[str, int]] = set()
+        self._own: set[str] = set()
         # Arrivals whose answer never came, by their token, and calls whose end could not be stored.
         self._doubtful: list[bytes] = []
         self._unstored: list[tuple[str, int]] = []
@@ -244,6 +247,10 @@ class PostgresStore:
 
     async def arrive(self, rollout: str, *, choices: int, started_at: str) -> Arrival | None:
         """Give a call its number and its place in time, and say what is spent; None when no more may arrive."""
+        if rollout in self._own:
+            # It is seen by its start alone, which goes another way than we do.
+            await self._writer.settle()
+            self._own.discard(rollout)
         token = secrets.token_bytes(12)
         process = self._lease.mine.name
 
@@ -253,7 +260,10 @@ class PostgresStore:
             )
 
         try:
-            return await self._ask(ask)
+            arrival = await self._ask(ask)
+            if arrival is not None:
+                self._numbered.add((rollout, arrival.n))
+            return arrival
         except BaseException:  # cancelled or not, its number may have been given out
             # It may have its number all the same; nobody will ever end that call.
             self._doubtful.append(token)
@@ -263,6 +273,8 @@ class PostgresStore:
         """Note that a call runs; one that ends at once is stored with its end alone."""
         write = Begin(rollout=rollout, call=call, request=request, parts=parts)
         self._begun[rollout, call.n] = self._writer.defer(write)
+        if (rollout, call.n) not in self._numbered:
+            self._own.add(rollout)
 
     def begin_later(self, rollout: str, n: int, made: Callable[[], Start]) -> None:  # noqa: ARG002 - see `Store`
         """Note that a call runs, of which `made` tells."""
@@ -277,6 +289,7 @@ class PostgresStore:
         """Store an ended call, all choices at once, and return when it is committed; `ended` is given out if None."""
         records = tuple(records)
         for record in records:
+            self._numbered.discard((rollout, record.call.n))
             begun = self._begun.pop((rollout, record.call.n), None)
             if begun is not None:
                 self._writer.retract(begun)
@@ -290,6 +303,7 @@ class PostgresStore:
     async def abort(self, calls: Sequence[tuple[str, int]]) -> None:
         """End calls whose process can't any more, `aborted` with what was spooled; one that doesn't run is left."""
         ended = list(calls)
+        self._numbered.difference_update(ended)
         await self._writer.run(lambda db: leases.abort(db, ended))
 
     async def running(self, rollout: str | None = None, *, engine: str | None = None) -> list[tuple[str, int]]:

@@ -271,3 +271,13 @@ async def test_what_was_said_of_an_engine_outlives_the_process(place):
     store = await opened(place)
     assert await store.engines() == {"one": EngineState(held=True, version="v1")}
     await store.close()
+
+
+async def test_a_call_that_its_process_numbered_is_seen_by_the_next_arrival_at_once(store):
+    await store.add([entry("r"), entry("s")])
+    for n in range(4):
+        store.begin("r", call(2 * n, BODY, status="running", arrived=2 * n), BODY)
+        found = await store.arrive("r", choices=1, started_at=NOW)
+        assert (found.n, found.arrived) == (2 * n + 1, 2 * n + 1)
+        store.begin("r", call(found.n, BODY, status="running", arrived=found.arrived), BODY)
+    assert (await store.arrive("s", choices=1, started_at=NOW)).n == 0
