@@ -1,6 +1,7 @@
 """A store that is down is tried until it is back, and the marks of lost calls come first."""
 
 import asyncio
+import random
 
 import pytest
 
@@ -12,6 +13,10 @@ from capture.rollouts import Rollouts
 from tests.capture.store.samples import call as call_of
 from tests.capture.store.samples import ended, entry, open_at, request
 from tests.leads import LEADS
+
+
+# Random letters, which do not compress: no room that a full file has left takes them.
+BULK = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=400_000))
 
 
 async def nowhere(engine: str | None) -> Place:
@@ -31,7 +36,7 @@ class Down:
         return self
 
     async def finish(self, n: int) -> None:
-        body = request("x" * 5_000_000, "y" * 100_000)
+        body = request(BULK)
         await self.store.finish("r", [ended(call_of(n, body), body)])
 
     async def up(self) -> None:
