@@ -302,7 +302,9 @@ def main() -> int:
                 tell(make.__name__, healthy, broken)
         if asked.serve:
             print(f"\nThe page is at {found.page}\n\nFor bin/treering, and the commands of docs/faq.md:\n")
-            print(f"  export TREERING_ADMIN_LISTEN={urlsplit(found.url).netloc} TREERING_ADMIN_KEY={found.key}\n")
+            where = f"TREERING_ADMIN_LISTEN={urlsplit(found.url).netloc} TREERING_ADMIN_KEY={found.key}"
+            # KEY is what the page's commands read.
+            print(f"  export {where} KEY={found.key}\n")
             print("Ctrl-C ends it.", flush=True)
             with contextlib.suppress(KeyboardInterrupt):
                 signal.pause()

@@ -77,7 +77,11 @@ def _fork(forest: Forest, fork: Fork, passed: Mapping[int, Passed]) -> dict[str,
     found = None if pair is None else _between(*(passed.get(n, Passed()).request for n in pair))
     words = [_of_fork(forest, fork)]
     if pair is not None and found is not None:
-        words.append(_differing(pair, found))
+        requests = [passed.get(n, Passed()).request for n in fork.children]
+        if len(requests) > 2 and all(_between(requests[0], each) == () for each in requests[1:]):
+            words.append(f"The requests of {_calls(fork.children)} are equal.")
+        else:
+            words.append(_differing(pair, found))
     return {
         "kind": fork.kind,
         "calls": list(fork.children),

@@ -202,6 +202,7 @@ function reply(call) {
   const said = replyOf(call.reply, call.choice);
   if (said.length && said.some((each) => each.parts.length)) return h("ol.messages", said.map((each) => messageItem(each)));
   if (call.text) return h("ol.messages", h("li.message.speaks-assistant", h("p.message-head", h("strong", "assistant")), foldable(call.text)));
+  if (call.status === "stopped") return h("p", "Treering answered this one itself, with a last reply: the rollout had reached its limit, and nothing was sampled.");
   return h("p.quiet", call.n_sampled ? "No text: see its tokens." : "Nothing came.");
 }
 

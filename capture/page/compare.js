@@ -93,7 +93,7 @@ async function told(names, graphs, ctx) {
     message ? h("div.compare-message", [[names[0], message.was], [names[1], message.is]].map(([name, middle]) =>
       h("figure", h("figcaption.quiet", `Message ${message.at} of ${name}`), h("pre", { tabindex: "0" }, h("span.quiet", message.before), middle ? h("mark", middle) : h("mark", { "aria-label": "nothing" }, "∅"), h("span.quiet", message.after))))) : null,
     k < rows.length ? h("p", "Read them: ", h("a", { href: to("rollouts", names[0], "calls", rows[k].a.n) }, `call ${rows[k].a.n} of ${names[0]}`), ", ", h("a", { href: to("rollouts", names[1], "calls", rows[k].b.n) }, `call ${rows[k].b.n} of ${names[1]}`), ".") : null,
-    sampling ? h("p.said-warn", h("span", { "aria-hidden": "true" }, "! "), sampling) : rows.length ? h("p", "Their calls were sampled alike, as far as both went.") : null,
+    sampling ? h("p.said-warn", h("span", { "aria-hidden": "true" }, "! "), sampling) : rows.length ? h("p", "Both asked for the same sampling settings, as far as both went.") : null,
     strange.length ? h("p.said-warn", h("span", { "aria-hidden": "true" }, "! "), `They were run otherwise. ${strange.map(({ name, values }) => `${name}: ${values.map(({ value, ids }) => `${value} in ${ids.join(", ")}`).join(", ")}`).join("; ")}.`) : null,
   ];
 }

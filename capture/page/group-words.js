@@ -68,6 +68,8 @@ export function statements(rows) {
   }
 
   const graded = rows.filter((row) => row.reward !== null);
+  const useless = new Set([...silent, ...incomplete, ...barren].map((row) => row.id));
+  const left = spread(graded.filter((row) => !useless.has(row.id)).map((row) => row.reward));
   const numbers = spread(graded.map((row) => row.reward));
   if (numbers === null) say(rows.some((row) => row.state === "closed") ? "warn" : "info", all === 1 ? "It has no reward." : all === 2 ? "Neither has a reward." : `None of the ${whole(all)} has a reward.`);
   else {
@@ -75,7 +77,10 @@ export function statements(rows) {
     if (ungraded.length) say(ungraded.some((row) => row.state === "closed") ? "warn" : "info", `${of(ungraded)} ${verb(ungraded, "has", "have")} no reward${ids(ungraded)}.`);
     if (numbers.n === 1) say("warn", all === 1 ? `A group of one: its reward of ${plain(numbers.mean)} has no advantage over itself.` : `Only one has a reward, ${plain(numbers.mean)}: there is nothing to compare it with.`);
     else if (numbers.least === numbers.most) say("warn", `All ${numbers.n === all ? "" : `${numbers.n} `}rewards are equal (${plain(numbers.least)}): the advantage is zero everywhere.`);
-    else say("good", `Rewards run from ${plain(numbers.least)} to ${plain(numbers.most)}, mean ${plain(numbers.mean)}, standard deviation ${plain(numbers.deviation)}.`);
+    else if (graded.some((row) => useless.has(row.id)) && (left === null || left.least === left.most)) {
+      const out = graded.filter((row) => useless.has(row.id));
+      say("warn", `Rewards run from ${plain(numbers.least)} to ${plain(numbers.most)}, but without ${names(out.map((row) => row.id))}, of which nothing can be learnt, no difference is left.`);
+    } else say("good", `Rewards run from ${plain(numbers.least)} to ${plain(numbers.most)}, mean ${plain(numbers.mean)}, standard deviation ${plain(numbers.deviation)}.`);
   }
 
   const open = rows.filter((row) => row.state === "open");

@@ -194,7 +194,7 @@ function settingsTable(graphs, rows) {
   const strange = differing.filter((each) => !each.natural);
   const read = graphs.length < rows.length ? ` (of the first ${graphs.length} rollouts)` : "";
   return [
-    h("p", strange.length === 0 ? `${differing.length ? "Nothing but what is meant to differ" : "Nothing: all were run alike"}${read}.` : `${plural(strange.length, "setting")} ${strange.length === 1 ? "differs" : "differ"}${read}: a difference in reward may be theirs, and not the policy's.`),
+    h("p", strange.length === 0 ? `${differing.length ? "Nothing but what is meant to differ" : "Nothing in the settings below"}${read}.` : `${plural(strange.length, "setting")} ${strange.length === 1 ? "differs" : "differ"}${read}: a difference in reward may be theirs, and not the policy's.`),
     differing.length === 0 ? null : wide("Settings that differ", h("table",
       h("thead", h("tr", h("th", { scope: "col" }, "Setting"), h("th", { scope: "col" }, "Values"))),
       h("tbody", differing.map(({ name, natural, values }) => h("tr", h("th", { scope: "row" }, name, natural ? h("span.quiet", " (is meant to differ)") : null),

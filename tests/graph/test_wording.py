@@ -82,6 +82,18 @@ def test_a_retry_of_equal_requests():
     )
 
 
+def test_several_retries_of_equal_requests_are_all_named():
+    tape = Tape()
+    for _ in range(2):
+        tape.say([user("Go")], assistant("I wi"), status="aborted", delivered=False, finish_reason=None)
+    tape.say([user("Go")], assistant("I will."))
+    equal = Passed(request=chat(user("Go")))
+    (told,) = words(tape, dict.fromkeys(range(3), equal))["forks"]
+    assert told["words"].endswith("The requests of calls 0, 1 and 2 are equal.")
+    (told,) = words(tape, {0: equal, 1: Passed(request=chat(user("Stay"))), 2: equal})["forks"]
+    assert told["words"].endswith("The requests of calls 0 and 2 are equal.")
+
+
 def test_a_retry_that_asks_for_more():
     tape = Tape()
     tape.say([user("Go")], assistant("I wi"), status="aborted", delivered=False, finish_reason=None)

@@ -21,6 +21,14 @@ test("rewards that differ are told with their spread", () => {
   assert.deepEqual(first, { level: "good", text: "Rewards run from 0 to 1, mean 0.5, standard deviation 0.5." });
 });
 
+test("rewards that differ by a rollout of which nothing can be learnt are no good sign", () => {
+  const said = statements(group({ reward: 0, n_calls: 0 }, { reward: 1 }));
+  assert.ok(said.some((each) => each.level === "warn" && each.text === "Rewards run from 0 to 1, but without g-0, of which nothing can be learnt, no difference is left."));
+  assert.ok(!said.some((each) => each.level === "good"));
+  const more = statements(group({ reward: 0, n_calls: 0 }, { reward: 1 }, { reward: 0.5 }));
+  assert.ok(more.some((each) => each.level === "good"));
+});
+
 test("missing rewards are counted and named", () => {
   assert.ok(texts(group({ reward: 0 }, { reward: 1 }, { reward: null })).includes("1 of 3 has no reward: g-2."));
   assert.ok(texts(group({ reward: null }, { reward: null })).includes("Neither has a reward."));
