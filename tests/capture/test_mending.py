@@ -14,7 +14,6 @@ from tests.capture.store.samples import call as call_of
 from tests.capture.store.samples import ended, entry, open_at, request
 from tests.leads import LEADS
 
-
 # Random letters, which do not compress: no room that a full file has left takes them.
 BULK = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=400_000))
 
