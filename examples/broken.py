@@ -305,8 +305,8 @@ def main() -> int:
             where = f"TREERING_ADMIN_LISTEN={urlsplit(found.url).netloc} TREERING_ADMIN_KEY={found.key}"
             # KEY is what the page's commands read.
             print(f"  export {where} KEY={found.key}\n")
-            print("Ctrl-C ends it.", flush=True)
             with contextlib.suppress(KeyboardInterrupt):
+                print("Ctrl-C ends it.", flush=True)
                 signal.pause()
     return 0
 
