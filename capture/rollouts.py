@@ -27,7 +27,7 @@ from graph.records import Notice, Stop
 Owner = Literal["agent", "tools"]
 """Whose secret one is."""
 
-LOOK_EVERY_S = 10.0
+LOOK_EVERY_S = 5.0
 """Between two looks at rollouts at rest."""
 
 GRAPHS_KEPT_S = 60.0

@@ -25,8 +25,8 @@ import msgspec
 from graph import messages as canonical
 from graph.records import Message
 
-KEPT_BYTES = 48 << 20
-"""Memory that the elements may take: some fifty conversations of 100,000 tokens, or three hundred of 16,000."""
+KEPT_BYTES = 32 << 20
+"""Memory that the elements may take: some thirty conversations of 100,000 tokens, or two hundred of 16,000."""
 
 UNUSED_S = 30.0
 """After which, or up to twice as long, an element goes that no request has brought again."""
