@@ -116,6 +116,10 @@ class Chain(NamedTuple):
     names: list[bytes]
 
 
+MOST_ROLLOUTS = 500
+"""Whose last list is kept; closed ones go by this alone."""
+
+
 class _Links:
     """The digests of lists as chains, of the list that each rollout had last: one that goes on from it has them too.
 
@@ -144,7 +148,7 @@ class _Links:
                 links.append(last)
             self._last[rollout] = names, links
             self._room -= len(names)
-            while self._room < 0:
+            while self._room < 0 or len(self._last) > MOST_ROLLOUTS:
                 _, (gone, _) = self._last.popitem(last=False)
                 self._room += len(gone)
         return links, known
