@@ -8,11 +8,14 @@ from typing import Any, Literal, NamedTuple
 import apsw
 import msgspec
 
-from capture.errors import ClientError, StoreError
-from capture.store import contents, prompts, query, rows
+from capture.errors import StoreError
+from capture.store import contents, cursor, prompts, query, rows
 from capture.store.base import Entry, Exchange, Page, Query
 from capture.store.canonical import Canonical
 from graph.records import Call, Message, Notice
+
+MOST_PLACE = 10**18 - 1
+"""Of a cursor; a store gives out places one by one."""
 
 
 def get(db: apsw.Connection, rollout: str) -> Entry | None:
@@ -58,17 +61,7 @@ def page(db: apsw.Connection, asked: Query) -> Page:
 
 def place(asked: Query) -> int:
     """Return the place that a page starts behind. Raises `ClientError` `bad_cursor`."""
-    if asked.after is None:
-        return 0
-    order, at = asked.after[:2], asked.after[2:]
-    if order != asked.order[:2] or not (at.isascii() and at.isdigit() and len(at) < 19):
-        raise ClientError(
-            "bad_cursor",
-            f"{asked.after!r} is no cursor of order={asked.order}",
-            hint="pass the `next` of the page before, with the same order",
-            param="after",
-        )
-    return int(at)
+    return cursor.place(asked.after, asked.order, first=0, most=MOST_PLACE)
 
 
 _COLUMN: dict[prompts.Column, str] = {

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from capture.errors import ClientError
+from capture.store import cursor
 
 Order = Literal["created", "closed", "-created"]
 
@@ -301,17 +301,8 @@ def lines(look: Look, found: list[tuple[Any, ...]]) -> Sheet:
 
 def place(look: Look) -> int:
     """Return the place that a page starts behind. Raises `ClientError` `bad_cursor`."""
-    if look.after is None:
-        return LAST if look.order.startswith("-") else FIRST
-    start, at = look.after[:2], look.after[2:]
-    if start != look.order[:2] or not (at.isascii() and at.isdigit() and len(at) < 20 and int(at) <= LAST):
-        raise ClientError(
-            "bad_cursor",
-            f"{look.after!r} is no cursor of order={look.order}",
-            hint="pass the `next` of the page before, with the same order",
-            param="after",
-        )
-    return int(at)
+    first = LAST if look.order.startswith("-") else FIRST
+    return cursor.place(look.after, look.order, first=first, most=LAST)
 
 
 def wanted(look: Look, dialect: Dialect) -> tuple[str, list[Any]] | None:
