@@ -17,7 +17,6 @@ import os
 import statistics
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +28,7 @@ from benchmarks import load, plan, report, systems, wire
 from benchmarks.corpus import Corpus
 from benchmarks.plan import Shape
 from benchmarks.report import Row, Turn
+from benchmarks.rounds import turn
 from benchmarks.speech import SPEECHES, Speech
 from benchmarks.systems import System, Treering
 from benchmarks.upstream import Flow, serve
@@ -136,24 +136,11 @@ class Bench:
 
     async def _turn(self, name: str, shape: Shape, plans: Sequence[plan.LanePlan]) -> Turn:
         system, speech = self._spoken[name]
-        counts = Counter(ask.conversation for lane in plans for ask in (*lane.warm, *lane.measured))
-        keys = await asyncio.to_thread(system.open, len(counts))
 
-        def ready(asks: Sequence[plan.Ask]) -> list[load.Request]:
-            return [self._request(speech, ask, keys, streamed=shape.streamed) for ask in asks]
+        def request(ask: plan.Ask, keys: Sequence[str]) -> load.Request:
+            return self._request(speech, ask, keys, streamed=shape.streamed)
 
-        lanes = [load.Lane(warm=ready(lane.warm), measured=ready(lane.measured)) for lane in plans]
-        before = 0.0
-
-        def warmed() -> None:
-            nonlocal before
-            before = system.cpu_ms()
-
-        took = await load.run_round(system.url, lanes, self._flow, warmed=warmed)
-        await asyncio.sleep(SETTLE_S)
-        turn = Turn(round=took, cpu_ms=system.cpu_ms() - before, peak_mib=system.peak_mib())
-        await asyncio.to_thread(system.close_round, counts)
-        return turn
+        return await turn(system, plans, request, self._flow, settle_s=SETTLE_S)
 
     def _request(self, speech: Speech, ask: plan.Ask, keys: Sequence[str], *, streamed: bool) -> load.Request:
         self._calls += 1

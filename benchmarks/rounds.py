@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks import load, plan, report, wire
 from benchmarks.corpus import REPLY_TOKENS, Corpus, request_body
@@ -107,24 +107,10 @@ class Bench:
     async def _turn(
         self, system: System, shape: Shape, plans: Sequence[plan.LanePlan], bodies: Mapping[plan.Ask, bytes]
     ) -> Turn:
-        counts = Counter(ask.conversation for lane in plans for ask in (*lane.warm, *lane.measured))
-        keys = await asyncio.to_thread(system.open, len(counts))
+        def request(ask: plan.Ask, keys: Sequence[str]) -> load.Request:
+            return self._request(system, ask, keys, bodies[ask], streamed=shape.streamed)
 
-        def ready(asks: Sequence[plan.Ask]) -> list[load.Request]:
-            return [self._request(system, ask, keys, bodies[ask], streamed=shape.streamed) for ask in asks]
-
-        lanes = [load.Lane(warm=ready(lane.warm), measured=ready(lane.measured)) for lane in plans]
-        before = 0.0
-
-        def warmed() -> None:
-            nonlocal before
-            before = system.cpu_ms()
-
-        took = await load.run_round(system.url, lanes, self._flow, warmed=warmed)
-        await asyncio.sleep(SETTLE_S)
-        turn = Turn(round=took, cpu_ms=system.cpu_ms() - before, peak_mib=system.peak_mib())
-        await asyncio.to_thread(system.close_round, counts)
-        return turn
+        return await turn(system, plans, request, self._flow)
 
     def _request(
         self, system: System, ask: plan.Ask, keys: Sequence[str], body: bytes, *, streamed: bool
@@ -135,3 +121,35 @@ class Bench:
         told = system.told(body, wanted.header())
         head = load.head_of(told, key=keys[ask.conversation], bench=wanted.header(), target=system.target)
         return load.Request(call=self._calls, head=head, body=told, marks=system.marks)
+
+
+async def turn(
+    system: System,
+    plans: Sequence[plan.LanePlan],
+    request: Callable[[plan.Ask, Sequence[str]], load.Request],
+    flow: Flow,
+    *,
+    settle_s: float = SETTLE_S,
+) -> Turn:
+    """Send a system its calls, and return its part of a pair; `request` makes one, given the conversations' keys.
+
+    Raises RuntimeError if a call was not recorded.
+    """
+    counts = Counter(ask.conversation for lane in plans for ask in (*lane.warm, *lane.measured))
+    keys = await asyncio.to_thread(system.open, len(counts))
+
+    def ready(asks: Sequence[plan.Ask]) -> list[load.Request]:
+        return [request(ask, keys) for ask in asks]
+
+    lanes = [load.Lane(warm=ready(lane.warm), measured=ready(lane.measured)) for lane in plans]
+    before = 0.0
+
+    def warmed() -> None:
+        nonlocal before
+        before = system.cpu_ms()
+
+    took = await load.run_round(system.url, lanes, flow, warmed=warmed)
+    await asyncio.sleep(settle_s)
+    made = Turn(round=took, cpu_ms=system.cpu_ms() - before, peak_mib=system.peak_mib())
+    await asyncio.to_thread(system.close_round, counts)
+    return made
