@@ -15,12 +15,10 @@ import msgspec
 import numpy as np
 
 from capture import rawjson
+from capture.engines.id_text import MAX_ID, maybe_parse
 from graph.records import FloatArray, IntArray
 
 NULL = b"null"
-
-MAX_ID = 2**31 - 1
-"""Ids are kept as int32; no vocabulary comes near."""
 
 _Id = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
 
@@ -90,9 +88,12 @@ class Doubts(list[str]):
     def id_array(self, raw: bytes, name: str) -> IntArray | None:
         """Decode a long list of token ids, of a value known to be JSON; None, noted, where it isn't such a list.
 
-        A prompt of 100,000 ids takes 1.6 ms this way, and 5.2 by way of a list (numpy 2.4, msgspec 0.23).
+        A prompt of 100,000 ids takes 1.1 ms, written without spaces; with them 3, and 5.2 by way of a list (numpy 2.4,
+        msgspec 0.23).
         """
         body = raw[1:-1]
+        if raw.startswith(b"[") and (parsed := maybe_parse(body)) is not None:
+            return parsed
         if not raw.startswith(b"[") or not body.strip() or body.translate(None, b"0123456789, \t\r\n"):
             ids = self.ids(raw, name)
             return None if ids is None else np.array(ids, dtype=np.int32)

@@ -30,8 +30,9 @@ from capture.dialects.base import Request
 from capture.engines import vllm_completions
 from capture.engines.base import TO_THE_END, Reader
 from capture.engines.chat_reader import FLAGS, ChatReader, Track
+from capture.engines.id_text import MAX_ID
 from capture.engines.openai import Uncountable
-from capture.engines.sampled import MAX_ID, NULL
+from capture.engines.sampled import NULL
 from capture.engines.wire import with_usage
 from graph.records import Weights, WeightSpan
 

@@ -2,7 +2,7 @@
 
 An agent's prompt is the one before and something more, and so is the text of its ids: 630 KB for 100,000 of them. What
 is kept of a rollout is the ids of its last few prompts, and what their text is known by again; of a new one that begins
-with such a text only the rest is parsed (0.2 ms in place of 8; a text that is new all through takes 5).
+with such a text only the rest is parsed (0.2 ms; a text that is new all through takes 1.5).
 
 Rules
 1. Equal text has equal ids, since the earlier one was parsed itself. The byte behind it must be `,` or `]`: `12` is no
@@ -17,7 +17,6 @@ Rules
 
 from __future__ import annotations
 
-import re
 import threading
 import weakref
 from collections import OrderedDict
@@ -26,7 +25,8 @@ from typing import NamedTuple
 import numpy as np
 
 from capture import rawjson
-from capture.engines.sampled import MAX_ID, NULL
+from capture.engines.id_text import maybe_parse
+from capture.engines.sampled import NULL
 from graph.records import IntArray
 
 KEPT_BYTES = 64 << 20
@@ -46,9 +46,6 @@ TAIL = 64
 
 _KEY = b'"prompt_token_ids"'
 _LIST = _KEY + b":["
-_DIGITS = b"0123456789"
-# It begins with what is plain text to the expression, or the search would take ten times as long.
-_ZERO = re.compile(rb",0[0-9]")
 
 
 class Tip(NamedTuple):
@@ -202,21 +199,3 @@ def split_choices(
                     return top, choices, ids
     top = rawjson.split(data)
     return top, rawjson.objects(top["choices"]) if top.get("choices", NULL) != NULL else None, None
-
-
-def maybe_parse(text: bytes) -> IntArray | None:
-    """Return the ids of a list's text without its brackets; None for anything but numbers with a comma between."""
-    commas = text.translate(None, _DIGITS)
-    if commas != b"," * len(commas):
-        return None
-    # A number that begins with a zero would be no JSON.
-    if (text[:1] == b"0" and text[1:2].isdigit()) or _ZERO.search(text) is not None:
-        return None
-    try:
-        found = np.fromstring(text, dtype=np.int64, sep=",")
-    except ValueError:
-        return None
-    # Two commas side by side, or one at an end, are a number less.
-    if found.size != len(commas) + 1 or found.max() > MAX_ID:
-        return None
-    return found.astype(np.int32)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from capture.dialects.chat import Chat
 from capture.engines import tips
+from capture.engines.id_text import maybe_parse
 from capture.engines.sampled import Doubts
-from capture.engines.tips import Known, Tips, maybe_parse
+from capture.engines.tips import Known, Tips
 from capture.engines.vllm import VllmReader
 from tests.engine import chunk, whole
 from tests.playbook import body
@@ -28,49 +29,6 @@ def read(known: Known, *ids: int) -> list[int]:
     assert found.dtype == np.int32
     result: list[int] = found.tolist()
     return result
-
-
-# -- parsing
-
-
-@pytest.mark.parametrize("good", ["0", "5", "0,0", "12,3,100,99999", "2147483647", "10,1000000000"])
-def test_numbers_with_a_comma_between_are_parsed(good: str) -> None:
-    found = maybe_parse(good.encode())
-    assert found is not None
-    assert found.tolist() == [int(one) for one in good.split(",")]
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        "",
-        " ",
-        "1 ,2",
-        "1,,2",
-        ",1",
-        "1,",
-        "01",
-        "1,00",
-        "-1",
-        "+1",
-        "1.0",
-        "1e3",
-        "2147483648",
-        "9" * 30,
-        "[1]",
-        '"1"',
-        "x",
-    ],
-)
-def test_anything_else_is_for_the_ordinary_reader(bad: str) -> None:
-    assert maybe_parse(bad.encode()) is None
-
-
-@given(st.text("0123456789,,,- .", max_size=12))
-def test_what_is_parsed_is_what_json_says(written: str) -> None:
-    found = maybe_parse(written.encode())
-    if found is not None:
-        assert found.tolist() == json.loads(f"[{written}]")
 
 
 # -- tips
