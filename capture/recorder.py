@@ -32,6 +32,7 @@ from typing import Any, Literal
 
 from capture import rawjson, sse
 from capture.dialects.base import Request, Translator
+from capture.dialects.express import maybe_express
 from capture.engines.base import Choice, Reader, Seen
 from graph.records import Status
 
@@ -124,9 +125,9 @@ class Recorder:
         self.untranslatable: str | None = None
         self._relay_abort = relay_abort
         self._decoder = sse.Decoder()
-        # The reader's short way, where it has one and the client gets the engine's own events.
+        # The reader's short way, where it has one; of a translated stream, the one to its translator.
         self._express: Callable[[bytes], tuple[bytes, bool] | None] | None = (
-            getattr(reader, "express", None) if translator is None else None
+            getattr(reader, "express", None) if translator is None else maybe_express(reader, translator, self._failed)
         )
         # The choices that a reader has met, where it can say so cheaply.
         self._indices: Callable[[], Iterable[int]] | None = getattr(reader, "indices", None)

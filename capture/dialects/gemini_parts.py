@@ -117,6 +117,8 @@ class Candidate:
         self._shown: list[_Shown] = []
         # The thought that no signature holds yet.
         self._unsealed: list[str] = []
+        # The name of the text that the last delta said last, and whether it is a thought.
+        self._said: tuple[str, bool] | None = None
         # Calls that were not shown yet, and all of them by the engine's index.
         self._waiting: list[_Call] = []
         self._calls: dict[int, _Call] = {}
@@ -131,12 +133,14 @@ class Candidate:
         """Take a message or a delta; return the parts to show now."""
         parts: list[Part] = []
         thought = False
+        self._said = None
         for name, thinks in _PROSE:
             text = said.get(name)
             # An engine may say its thinking under both names.
             if not text or not isinstance(text, str) or (thinks and thought):
                 continue
             thought = thought or thinks
+            self._said = name, thinks
             parts += self._ready()
             if thinks:
                 self._unsealed.append(text)
@@ -148,6 +152,21 @@ class Candidate:
                 parts += self._call(piece)
         self._show(parts)
         return parts
+
+    def maybe_more(self) -> tuple[str, Part | None, tuple[list[str], ...]] | None:
+        """Return how more of the text that was said last would be told, None where none was, or something waits.
+
+        That is: the delta's field, the candidate as it is shown with an empty text (None where a thought is not shown),
+        and the lists that keep the text's pieces.
+        """
+        if self._said is None or self._waiting or self._told < len(self._entries):
+            return None
+        name, thinks = self._said
+        if thinks and not self._shows_thoughts:
+            return name, None, (self._unsealed,)
+        kept = self._shown[-1].pieces
+        part = {"text": ""} | ({"thought": True} if thinks else {})
+        return name, self.shown([part]), (kept, self._unsealed) if thinks else (kept,)
 
     def end(self, choice: Mapping[str, Any]) -> None:
         """Take a choice's finish, if it has one."""

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from capture import rawjson, sse
+from capture.dialects.express import Terse
 from capture.dialects.gemini_error import error_body
 from capture.dialects.gemini_parts import Candidate
 from capture.dialects.messages_error import error_of
@@ -49,6 +50,9 @@ class GeminiTranslator:
         # The last chunk was sent, or an error was: nothing more is owed.
         self._over = False
         self._came = False
+        # Whose text came last; and how more of it is told, once that is asked.
+        self._last: Candidate | None = None
+        self._terse: Terse | None = None
 
     def __repr__(self) -> str:
         state = "over" if self._over else "open" if self._came else "new"
@@ -78,6 +82,7 @@ class GeminiTranslator:
 
     def event(self, data: bytes) -> bytes:
         """Return the chunk for one chat event's data, often none."""
+        self._last = self._terse = None
         if data.strip() == b"[DONE]":
             return self.end()
         chunk = rawjson.loads(data)
@@ -92,17 +97,33 @@ class GeminiTranslator:
         self._take(chunk)
         choices = chunk.get("choices")
         shown: list[dict[str, Any]] = []
+        last = None
         for choice in choices if isinstance(choices, list) else ():
             if not isinstance(choice, dict):
                 continue
-            candidate = self._candidate(choice)
+            last = candidate = self._candidate(choice)
             candidate.score(choice)
             delta = choice.get("delta")
             if isinstance(delta, dict) and (parts := candidate.take(delta)):
                 shown.append(candidate.shown(parts))
             candidate.end(choice)
         out = self._chunk(self._reply(shown)) if shown else b""
-        return out + self.end() if not choices and self._usage is not None else out
+        if not choices and self._usage is not None:
+            return out + self.end()
+        self._last = last
+        return out
+
+    def maybe_tell(self, field: bytes, text: bytes) -> bytes | None:
+        """Return the chunk of a piece of plain text; None, and nothing is changed, where `event` is to make it."""
+        if self._terse is None:
+            said = None if self._last is None or self._over else self._last.maybe_more()
+            if said is None:
+                return None
+            self._terse = self._as_terse(*said)
+        told = self._terse.maybe_tell(field, text)
+        if told:
+            self._sent += not self._form.sse
+        return told
 
     def end(self) -> bytes:
         """Return the last chunk, once, if anything has finished."""
@@ -110,6 +131,7 @@ class GeminiTranslator:
         if self._over or not any(candidate.finish for candidate in done):
             return b""
         self._over = True
+        self._last = self._terse = None
         shown = [candidate.shown(candidate.rest()) | candidate.ending() for candidate in done]
         return self._chunk(self._reply(shown, usage=True)) + (b"" if self._form.sse else b"]")
 
@@ -127,6 +149,15 @@ class GeminiTranslator:
             return None
         candidates = [self._candidates[index].whole() for index in sorted(self._candidates)]
         return _encoded(rawjson.mended(self._reply(candidates, usage=True)))
+
+    def _as_terse(self, name: str, shown: dict[str, Any] | None, pieces: tuple[list[str], ...]) -> Terse:
+        """Return how more of a candidate's text is told; see `Candidate.maybe_more`."""
+        if shown is None:
+            return Terse(name.encode(), b"", b"", pieces, hidden=True)
+        before, _, behind = _encoded(self._reply([shown])).partition(b'"text":""')
+        # What came before was told, so this is not the first element of a list.
+        head, tail = (b"data: ", b"\n\n") if self._form.sse else (b",\r\n", b"")
+        return Terse(name.encode(), head + before + b'"text":"', b'"' + behind + tail, pieces)
 
     def _take(self, said: Mapping[str, Any]) -> None:
         """Take the id, model and usage of a completion or a chunk; what is missing stays as it was."""

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from capture import rawjson, sse
+from capture.dialects.express import Terse
 from capture.dialects.messages_blocks import Prose, ToolUse, signature
 from capture.dialects.messages_error import error_body, error_of
 
@@ -157,6 +158,9 @@ class MessagesTranslator:
         # The last event was sent, or an error was: nothing more is owed.
         self._over = False
         self._whole: bytes | None = None
+        # What the last event said last, by the engine's name for it; and how more of it is told, once that is asked.
+        self._said: tuple[str, Prose] | None = None
+        self._terse: Terse | None = None
 
     def __repr__(self) -> str:
         state = "over" if self._over else "finished" if self._reply.finished else "open" if self._started else "new"
@@ -169,6 +173,7 @@ class MessagesTranslator:
 
     def event(self, data: bytes) -> bytes:
         """Return the events for one chat event's data."""
+        self._said = self._terse = None
         if data.strip() == b"[DONE]":
             return self.end()
         chunk = rawjson.loads(data)
@@ -186,18 +191,31 @@ class MessagesTranslator:
             self._started = True
             out.append(_event("message_start", message=self._start()))
         choices = chunk.get("choices")
+        said = None
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and choice.get("index", 0) == 0:
-                self._choice(choice, out)
+                said = self._choice(choice, out)
         if self._reply.finished and not choices and self._reply.usage is not None:
             out.append(self.end())
+        self._said = said
         return b"".join(out)
+
+    def maybe_tell(self, field: bytes, text: bytes) -> bytes | None:
+        """Return the event of a piece of plain text; None, and nothing is changed, where `event` is to make it."""
+        if self._terse is None:
+            if self._said is None or self._over or self._blocks[self._closed :] != [self._said[1]]:
+                return None
+            name, block = self._said
+            before, _, behind = _delta(self._closed, f"{block.kind}_delta", block.kind, "").rpartition(b'""')
+            self._terse = Terse(name.encode(), before + b'"', b'"' + behind, (block.pieces,))
+        return self._terse.maybe_tell(field, text)
 
     def end(self) -> bytes:
         """Return the last two events, once, if the reply has finished."""
         if self._over or not self._reply.finished:
             return b""
         self._over = True
+        self._said = self._terse = None
         out: list[bytes] = []
         self._close(out)
         out.append(_event("message_delta", delta=self._reply.ending(), usage=self._reply.usage or dict(_NO_USAGE)))
@@ -221,15 +239,17 @@ class MessagesTranslator:
         # The prompt's count comes with the usage, at the end: the API's own clients take the last one said.
         return self._reply.message([]) | {"stop_reason": None, "stop_sequence": None}
 
-    def _choice(self, choice: Mapping[str, Any], out: list[bytes]) -> None:
+    def _choice(self, choice: Mapping[str, Any], out: list[bytes]) -> tuple[str, Prose] | None:
+        """Take a choice; return the name of the text that it brought last, and its block."""
         delta = choice.get("delta")
+        said = None
         if isinstance(delta, dict):
             thought = False
             for name, kind in _PROSE:
                 text = delta.get(name)
                 # An engine may say its thinking under both names.
                 if text and isinstance(text, str) and not (thought and kind == "thinking"):
-                    self._say(kind, text, out)
+                    said = name, self._say(kind, text, out)
                     thought = thought or kind == "thinking"
             calls = delta.get("tool_calls")
             for part in calls if isinstance(calls, list) else ():
@@ -239,8 +259,9 @@ class MessagesTranslator:
         self._reply.finish(choice)
         if self._reply.finished:
             self._close(out)
+        return said
 
-    def _say(self, kind: str, text: str, out: list[bytes]) -> None:
+    def _say(self, kind: str, text: str, out: list[bytes]) -> Prose:
         block = self._blocks[-1] if self._blocks else None
         if not isinstance(block, Prose) or block.kind != kind or self._closed == len(self._blocks):
             self._close(out)
@@ -249,6 +270,7 @@ class MessagesTranslator:
             out.append(_event("content_block_start", index=self._closed, content_block=block.opening()))
         block.pieces.append(text)
         out.append(_delta(self._closed, f"{kind}_delta", kind, text))
+        return block
 
     def _call(self, part: dict[str, Any]) -> None:
         """Take a piece of a tool call. Pieces are told apart by index; a new id on one in use starts another call."""

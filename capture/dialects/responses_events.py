@@ -19,6 +19,7 @@ import msgspec
 
 from capture import rawjson
 from capture.dialects import responses_shape as shape
+from capture.dialects.express import Terse
 from capture.dialects.responses_logprobs import entries_of, entries_of_text
 from capture.dialects.responses_output import Event, Output
 from capture.dialects.responses_tables import FINISHES
@@ -51,6 +52,9 @@ class ResponsesTranslator:
         self._error: dict[str, Any] | None = None
         self._over = False
         self._whole: bytes | None = None
+        # How more of the text that came last is told, without its number; None until that is asked, and whether it may.
+        self._terse: Terse | None = None
+        self._may_be_terse = False
 
     def __repr__(self) -> str:
         return f"<ResponsesTranslator {self._status()[0]} {self._output}>"
@@ -79,6 +83,7 @@ class ResponsesTranslator:
 
     def event(self, data: bytes) -> bytes:
         """Return the events for one chat event's data. Raises `ValueError` for data that is none."""
+        self._terse, self._may_be_terse = None, False
         text = data.strip()
         if not text or self._over:
             return b""
@@ -93,19 +98,38 @@ class ResponsesTranslator:
         events: list[Event] = []
         self._take_usage(chunk)
         choices = chunk.get("choices")
+        heard = False
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and not choice.get("index"):
                 events += self._take_choice(choice)
+                heard = isinstance(choice.get("delta"), dict)
         out = begun + self._encoded(events)
         if self._finish is not None and not choices and self._usage is not None:
             out += self.end()
+        self._may_be_terse = heard and not self._over and self._finish is None
         return out
+
+    def maybe_tell(self, field: bytes, text: bytes) -> bytes | None:
+        """Return the event of a piece of plain text; None, and nothing is changed, where `event` is to make it."""
+        if self._terse is None:
+            said = self._output.maybe_more() if self._may_be_terse else None
+            if said is None:
+                return None
+            name, event, pieces = said
+            before, _, behind = _as_sent(event | {"sequence_number": 0}).rpartition(b'"delta":""')
+            self._terse = Terse(name.encode(), before + b'"delta":"', b'"' + behind.removesuffix(_NUMBERED), (pieces,))
+        told = self._terse.maybe_tell(field, text)
+        if told is None:
+            return None
+        self._sequence += 1
+        return b"%b%d}\n\n" % (told, self._sequence - 1)
 
     def end(self) -> bytes:
         """Return the reply's last event, if it has one and it hasn't gone out."""
         if self._over or (self._finish is None and self._error is None):
             return b""
         self._over = True
+        self._terse, self._may_be_terse = None, False
         if self._head is None:
             # An error before the first chunk: there is no response that could have failed.
             return b""
@@ -193,9 +217,17 @@ class ResponsesTranslator:
             self._sequence += 1
             if carry or kind in ("response.created", "response.in_progress"):
                 event["response"] = msgspec.Raw(self._response())
-            # As `sse.encode` has it; JSON is one line.
-            out.append(b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(event)))
+            out.append(_as_sent(event))
         return b"".join(out)
+
+
+def _as_sent(event: Event) -> bytes:
+    # As `sse.encode` has it; JSON is one line.
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), msgspec.json.encode(event))
+
+
+_NUMBERED = b"0}\n\n"
+"""What an event with the number 0 ends with."""
 
 
 def _object(data: bytes) -> dict[str, Any]:

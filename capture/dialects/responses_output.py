@@ -34,6 +34,8 @@ class Output:
         self._tools = tools
         self._events: list[Event] = []
         self._items: list[_Item] = []
+        # The name of the text that the last delta said last.
+        self._said: str | None = None
         # The call that an index stands for, and the one whose name is still to come.
         self._calls: dict[int | None, _Call] = {}
         self._nameless: _Call | None = None
@@ -50,10 +52,13 @@ class Output:
 
         Raises `ValueError` for a piece that comes too late.
         """
+        self._said = None
         # Some engines say their reasoning under both names.
         if text := _text(delta, "reasoning") or _text(delta, "reasoning_content"):
+            self._said = "reasoning" if _text(delta, "reasoning") else "reasoning_content"
             self._of(_Reasoning).grow(text)
         if text := _text(delta, "content"):
+            self._said = "content"
             self._of(_Message).grow("output_text", text, entries or [])
         if text := _text(delta, "refusal"):
             self._of(_Message).grow("refusal", text, [])
@@ -64,6 +69,21 @@ class Output:
         if isinstance(legacy := delta.get("function_call"), Mapping):
             self._add_call({"index": 0, "function": legacy})
         return self._drained()
+
+    def maybe_more(self) -> tuple[str, Event, list[str]] | None:
+        """Return how more of the text that was said last would be told, None where it has been closed or has logprobs.
+
+        That is: the delta's field, the event with an empty text, and the list that keeps the text's pieces.
+        """
+        item = self._items[-1] if self._items else None
+        kind = _Message if self._said == "content" else _Reasoning
+        if self._said is None or not isinstance(item, kind) or item.status != OPEN:
+            return None
+        kept = item.maybe_grow_more()
+        if kept is None:
+            return None
+        (event,) = self._drained()
+        return self._said, event, kept
 
     def close(self, status: str) -> list[Event]:
         """End the last item with `completed` or `incomplete`; return the events that tell of it."""
@@ -177,6 +197,11 @@ class _Reasoning(_Item):
         self._pieces.append(text)
         self.tell("reasoning_text.delta", content_index=0, delta=text)
 
+    def maybe_grow_more(self) -> list[str] | None:
+        """Tell of more text, of which there is none, and return where it is kept; None where `grow` would tell more."""
+        self.tell("reasoning_text.delta", content_index=0, delta="")
+        return self._pieces
+
     def finish(self) -> None:
         text = "".join(self._pieces)
         self.tell("reasoning_text.done", content_index=0, text=text)
@@ -226,6 +251,14 @@ class _Message(_Item):
         part.entries += entries
         more = {"logprobs": entries} if kind == "output_text" else {}
         self.tell(f"{kind}.delta", content_index=len(self._parts) - 1, delta=text, **more)
+
+    def maybe_grow_more(self) -> list[str] | None:
+        """Tell of more text, of which there is none, and return where it is kept; None where `grow` would tell more."""
+        part = self._parts[-1]
+        if part.kind != "output_text":
+            return None
+        self.tell("output_text.delta", content_index=len(self._parts) - 1, delta="", logprobs=[])
+        return part.pieces
 
     def finish(self) -> None:
         self._end_part()

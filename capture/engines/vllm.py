@@ -18,6 +18,7 @@ import msgspec
 
 from capture import rawjson
 from capture.dialects.base import Request
+from capture.dialects.express import Token
 from capture.engines import tips, vllm_completions
 from capture.engines.base import A_FEW, Ask, Reader, Seen
 from capture.engines.chat_reader import FLAGS, ChatReader, Track
@@ -155,6 +156,20 @@ class VllmReader(ChatReader):
             return b"", sampled
         shown = stamp.shown(raw, piece)
         return raw if shown is raw else b"data: " + shown + b"\n\n", sampled
+
+    def maybe_token(self, raw: bytes) -> tuple[Stamp, Token] | None:
+        """Return what came if it is the event of one token of plain text, and by which stamp; nothing is changed."""
+        stamp = self._stamp
+        token = None if stamp is None else stamp.maybe_token(raw)
+        return None if stamp is None or token is None else (stamp, token)
+
+    def take_token(self, token: Token) -> None:
+        """Take what `maybe_token` gave."""
+        self._events += 1
+        _, name, text, logprob, id_ = token
+        track = self._stamped
+        track.assembly.add_text(name.decode(), text.decode())
+        track.sampled.take_one(int(id_), float(logprob))
 
     def _take_piece(self, piece: Piece) -> bool:
         track = self._stamped
