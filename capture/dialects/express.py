@@ -1,8 +1,8 @@
 """The short way of a translated stream: from the engine's event of one token to the dialect's, in one step.
 
 Rules
-1. It serves the tokens that a reader's stamp tells by one expression (`capture.engines.stamp`): a piece of plain text, one
-   id, one logprob. Anything else is `None`, nothing has changed, and the long way is gone.
+1. It serves the tokens that a reader's stamp tells by one expression (`capture.engines.stamp`): a piece of plain text,
+   one id, one logprob. For anything else it says `None`, has changed nothing, and that goes the long way.
 2. What goes out is what the long way would have made of it, byte for byte. So a translator takes a token this way only
    behind an event of the long way that was said in the same field and left the same thing open (`Terse`), and only if
    that event was read by the same stamp: the two then differ in their text and in nothing else.
