@@ -8,7 +8,7 @@ Rules
    that event was read by the same stamp: the two then differ in their text and in nothing else.
 3. It raises nothing: a fault of the reader's costs the record, not the event.
 
-Plain text has no escape in JSON, so its bytes go on as they came. 3 us in place of 20.
+Plain text is written alike by every JSON writer, so its bytes go on as they came. 3 us in place of 20.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-Token = tuple[bytes, bytes, bytes, bytes, bytes]
-"""What a stamp reads of a token's event: what a chat client gets, the name of the text's field, the text, the logprob
-and the id, as they stand."""
+Token = tuple[bytes, bytes, bytes, str, bytes, bytes]
+"""As `capture.engines.stamp` has it: what a chat client gets, the name of the text's field, the text, raw and read, the
+logprob and the id."""
 
 
 class Terse(NamedTuple):
@@ -33,11 +33,10 @@ class Terse(NamedTuple):
     # The client is not shown it.
     hidden: bool = False
 
-    def maybe_tell(self, field: bytes, text: bytes) -> bytes | None:
-        """Return the event of a piece of plain text, and keep it; None where it is for the long way."""
+    def maybe_tell(self, field: bytes, text: bytes, said: str) -> bytes | None:
+        """Return the event of a piece of plain text, raw and read, and keep it; None where it is for the long way."""
         if field != self.field or not text:
             return None
-        said = text.decode()
         for kept in self.pieces:
             kept.append(said)
         return b"" if self.hidden else b"%b%b%b" % (self.before, text, self.behind)
@@ -56,8 +55,8 @@ class Reads(Protocol):
 class Tells(Protocol):
     """A translator with a short way."""
 
-    def maybe_tell(self, field: bytes, text: bytes) -> bytes | None:
-        """Return what the client gets of a piece of plain text; None, and nothing is changed, for the long way."""
+    def maybe_tell(self, field: bytes, text: bytes, said: str) -> bytes | None:
+        """Return what the client gets of plain text, raw and read; None, and nothing is changed, for the long way."""
 
 
 class Express:
@@ -85,7 +84,7 @@ class Express:
             # What stands in this one's head the translator hears of now.
             self._stamp = stamp
             return None
-        told = self._maybe_tell(token[1], token[2])
+        told = self._maybe_tell(token[1], token[2], token[3])
         if told is None:
             return None
         try:

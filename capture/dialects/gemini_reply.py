@@ -113,14 +113,14 @@ class GeminiTranslator:
         self._last = last
         return out
 
-    def maybe_tell(self, field: bytes, text: bytes) -> bytes | None:
+    def maybe_tell(self, field: bytes, text: bytes, said: str) -> bytes | None:
         """Return the chunk of a piece of plain text; None, and nothing is changed, where `event` is to make it."""
         if self._terse is None:
-            said = None if self._last is None or self._over else self._last.maybe_more()
-            if said is None:
+            more = None if self._last is None or self._over else self._last.maybe_more()
+            if more is None:
                 return None
-            self._terse = self._as_terse(*said)
-        told = self._terse.maybe_tell(field, text)
+            self._terse = self._as_terse(*more)
+        told = self._terse.maybe_tell(field, text, said)
         if told:
             self._sent += not self._form.sse
         return told

@@ -200,7 +200,7 @@ class MessagesTranslator:
         self._said = said
         return b"".join(out)
 
-    def maybe_tell(self, field: bytes, text: bytes) -> bytes | None:
+    def maybe_tell(self, field: bytes, text: bytes, said: str) -> bytes | None:
         """Return the event of a piece of plain text; None, and nothing is changed, where `event` is to make it."""
         if self._terse is None:
             if self._said is None or self._over or self._blocks[self._closed :] != [self._said[1]]:
@@ -208,7 +208,7 @@ class MessagesTranslator:
             name, block = self._said
             before, _, behind = _delta(self._closed, f"{block.kind}_delta", block.kind, "").rpartition(b'""')
             self._terse = Terse(name.encode(), before + b'"', b'"' + behind, (block.pieces,))
-        return self._terse.maybe_tell(field, text)
+        return self._terse.maybe_tell(field, text, said)
 
     def end(self) -> bytes:
         """Return the last two events, once, if the reply has finished."""

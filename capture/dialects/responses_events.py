@@ -109,16 +109,16 @@ class ResponsesTranslator:
         self._may_be_terse = heard and not self._over and self._finish is None
         return out
 
-    def maybe_tell(self, field: bytes, text: bytes) -> bytes | None:
+    def maybe_tell(self, field: bytes, text: bytes, said: str) -> bytes | None:
         """Return the event of a piece of plain text; None, and nothing is changed, where `event` is to make it."""
         if self._terse is None:
-            said = self._output.maybe_more() if self._may_be_terse else None
-            if said is None:
+            more = self._output.maybe_more() if self._may_be_terse else None
+            if more is None:
                 return None
-            name, event, pieces = said
+            name, event, pieces = more
             before, _, behind = _as_sent(event | {"sequence_number": 0}).rpartition(b'"delta":""')
             self._terse = Terse(name.encode(), before + b'"delta":"', b'"' + behind.removesuffix(_NUMBERED), (pieces,))
-        told = self._terse.maybe_tell(field, text)
+        told = self._terse.maybe_tell(field, text, said)
         if told is None:
             return None
         self._sequence += 1

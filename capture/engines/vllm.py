@@ -18,12 +18,11 @@ import msgspec
 
 from capture import rawjson
 from capture.dialects.base import Request
-from capture.dialects.express import Token
 from capture.engines import tips, vllm_completions
 from capture.engines.base import A_FEW, Ask, Reader, Seen
 from capture.engines.chat_reader import FLAGS, ChatReader, Track
 from capture.engines.sampled import NULL
-from capture.engines.stamp import Piece, Stamp, begin_of, maybe_begin
+from capture.engines.stamp import Piece, Stamp, Token, begin_of, maybe_begin
 from capture.engines.tips import Known
 from capture.engines.wire import ON_THE_FINISH, with_usage
 from capture.errors import EngineError
@@ -143,9 +142,9 @@ class VllmReader(ChatReader):
         token = stamp.maybe_token(raw)
         if token is not None:
             self._events += 1
-            shown, name, text, logprob, id_ = token
+            shown, name, _, said, logprob, id_ = token
             track = self._stamped
-            track.assembly.add_text(name.decode(), text.decode())
+            track.assembly.add_text(name.decode(), said)
             track.sampled.take_one(int(id_), float(logprob))
             return shown, True
         if not is_plain(raw) or (piece := stamp.maybe_read(raw, 6, 2)) is None:
@@ -166,9 +165,9 @@ class VllmReader(ChatReader):
     def take_token(self, token: Token) -> None:
         """Take what `maybe_token` gave."""
         self._events += 1
-        _, name, text, logprob, id_ = token
+        _, name, _, said, logprob, id_ = token
         track = self._stamped
-        track.assembly.add_text(name.decode(), text.decode())
+        track.assembly.add_text(name.decode(), said)
         track.sampled.take_one(int(id_), float(logprob))
 
     def _take_piece(self, piece: Piece) -> bool:

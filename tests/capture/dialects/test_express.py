@@ -43,7 +43,8 @@ def compact(form: Any) -> bytes:
 
 def chunk(delta: Any, *, n: int = 1, **more: Any) -> dict[str, Any]:
     """A chunk as vLLM writes it."""
-    entry = {"token": "x", "logprob": -0.5, "bytes": [120], "top_logprobs": []}
+    said = next(iter(delta.values()), "x") if isinstance(delta, dict) else "x"
+    entry = {"token": said if isinstance(said, str) else "x", "logprob": -0.5, "bytes": [120], "top_logprobs": []}
     choice = {"index": 0, "delta": delta, "logprobs": {"content": [entry] * n}, "finish_reason": None}
     return {**HEAD, "choices": [{**choice, "token_ids": [5] * n, **more}]}
 
@@ -51,7 +52,25 @@ def chunk(delta: Any, *, n: int = 1, **more: Any) -> dict[str, Any]:
 FIRST = {**HEAD, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
 FIELDS = ("content", "reasoning", "reasoning_content")
 
-words = st.sampled_from(["x", " the", "", "é", "\n", '"', "a\\b", "\x7f", " <|x|> ", "\u2028"])
+words = st.sampled_from(
+    [
+        "x",
+        " the",
+        "",
+        "é",
+        "\n",
+        '"',
+        "a\\b",
+        "\x7f",
+        " <|x|> ",
+        "\u2028",
+        "\b\f\r\t",
+        "/",
+        "\x1b",
+        "\ud83d",
+        "\U0001f600",
+    ]
+)
 tokens = st.builds(lambda name, text: chunk({name: text}), st.sampled_from(FIELDS), words)
 runs = st.builds(
     lambda name, texts: [chunk({name: text}) for text in texts], st.sampled_from(FIELDS), st.lists(words, max_size=5)
@@ -156,12 +175,13 @@ def test_an_ordinary_stream_goes_the_short_way(dialect: str, field: str, monkeyp
         quick.feed(encode(compact(one)), 1)
     for long in (readers[0], translators[0]):
         monkeypatch.setattr(long, "event", None)
-    shown = quick.feed(encode(compact(chunk({field: "c d"}))), 1)
     hidden = field != "content" and dialect in ("gemini", "gemini list")
-    assert (b'"c d"' in shown, shown == b"") == (not hidden, hidden)
+    for text, spelled in (("c d", b'"c d"'), ('"\n', rb'"\"\n"'), ("é\U0001f600", '"é\U0001f600"'.encode())):
+        shown = quick.feed(encode(compact(chunk({field: text}))), 1)
+        assert (spelled in shown, shown == b"") == (not hidden, hidden)
     (choice,) = readers[0].choices()
     assert choice.sampled_ids is not None
-    assert choice.sampled_ids.tolist() == [5, 5, 5]
+    assert choice.sampled_ids.tolist() == [5] * 5
 
 
 def test_a_fault_of_the_readers_costs_the_record_and_not_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,10 +201,10 @@ def test_a_fault_of_the_readers_costs_the_record_and_not_the_event(monkeypatch: 
 def test_a_piece_of_text_and_what_stands_around_it() -> None:
     kept: list[str] = []
     terse = Terse(b"content", b"<", b">", (kept,))
-    assert terse.maybe_tell(b"content", b"x") == b"<x>"
-    assert terse.maybe_tell(b"reasoning", b"x") is None
-    assert terse.maybe_tell(b"content", b"") is None
-    assert Terse(b"content", b"", b"", (kept,), hidden=True).maybe_tell(b"content", b"y") == b""
+    assert terse.maybe_tell(b"content", b"x", "x") == b"<x>"
+    assert terse.maybe_tell(b"reasoning", b"x", "x") is None
+    assert terse.maybe_tell(b"content", b"", "") is None
+    assert Terse(b"content", b"", b"", (kept,), hidden=True).maybe_tell(b"content", b"y", "y") == b""
     assert kept == ["x", "y"]
 
 

@@ -239,3 +239,35 @@ def test_a_fault_on_the_short_way_costs_the_record_and_not_the_event(monkeypatch
     monkeypatch.setattr(recorder, "_express", fail)
     assert recorder.feed(encode(TOKEN), 2) == encode(TOKEN)
     assert reader.undecoded == ["the reader failed: KeyError: 'x'"]
+
+
+SPELLINGS = [b"x", b" <|y|> ", b"", "é\u2028\U0001f600".encode(), b"\xc3", b"\xed\xa0\xbd", b"\x7f"]
+ESCAPES = [b"", rb"\n", rb"\"", rb"\\", rb"\b\f\r\t", rb"\/", rb"\u00e9", rb"\ud83d", b"\\", b"\n"]
+
+
+@pytest.mark.parametrize("text", SPELLINGS)
+@pytest.mark.parametrize("escape", ESCAPES)
+@pytest.mark.parametrize("token", [b"x", None, rb"\n", "é".encode(), b"\xc3"])
+def test_text_in_any_spelling_is_read_as_by_the_long_way(text: bytes, escape: bytes, token: bytes | None) -> None:
+    said = text + escape
+    event = encode(TOKEN).replace(b':"x"}', b':"%b"}' % said)
+    event = event.replace(b'"token":"x"', b'"token":"%b"' % (said if token is None else token))
+    request = Chat().read(body(stream=True))
+    readers = [VllmReader(request) for _ in range(2)]
+    quick, full = (Recorder(request, reader) for reader in readers)
+    full._express = None
+    for one in (quick, full):
+        one.answered(200)
+    for at, raw in enumerate((encode(TOKEN), encode(TOKEN), event, encode(TOKEN))):
+        assert quick.feed(raw, at) == full.feed(raw, at)
+    assert list(map(told, readers[0].choices())) == list(map(told, readers[1].choices()))
+    assert (readers[0].reply(), readers[0].undecoded) == (readers[1].reply(), readers[1].undecoded)
+
+
+def test_quotes_line_ends_and_other_scripts_are_plain_text() -> None:
+    request = Chat().read(body(stream=True))
+    reader = VllmReader(request)
+    reader.event(TOKEN)
+    for text in (r"\n", r"\"", "é", "\U0001f600", " x"):
+        event = encode(TOKEN).replace(b'"x"', f'"{text}"'.encode())
+        assert reader.maybe_token(event) is not None
