@@ -49,8 +49,9 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def row(graph: Graph, *, now: str | None = None) -> dict[str, Any]:
-    """Return a rollout's row: its summary and its health; `now` is as in `graph.view.rollout_json`."""
-    return {**view.rollout_json(graph.rollout, graph, now=now), "health": health_json(graph)}
+    """Return a rollout's row: its summary, what it was given, its health; `now` is as in `graph.view.rollout_json`."""
+    shown = view.rollout_json(graph.rollout, graph, now=now)
+    return {**shown, **view.given_json(graph), "health": health_json(graph)}
 
 
 def summary(entry: Entry, graph: Graph, shown: dict[str, Any]) -> Summary:
@@ -59,7 +60,7 @@ def summary(entry: Entry, graph: Graph, shown: dict[str, Any]) -> Summary:
     opened = rollout.state == "open"
     since = clock.parse(rollout.last_call_at or rollout.created_at)
     until = clock.text(since + timedelta(seconds=entry.registration.ttl_s)) if opened else None
-    words = (rollout.id, rollout.group, rollout.model, *rollout.labels.values())
+    words = (rollout.id, rollout.group, rollout.model, *rollout.labels.values(), shown["task"])
     return Summary(
         version=entry.version,
         row=answers.encode(shown, packed=False),

@@ -24,8 +24,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     level: Level
     # What it says of a rollout, in a sentence; names in braces are keys of the finding's data, {count} its calls, and
-    # {why} what its finder says in words. In brackets, words for one and for more: [call|calls] of the count,
-    # [rows: row|rows] of that number in the data.
+    # {why} what its finder says in words, or, right behind a word, what it may add. In brackets, words for one and for
+    # more: [call|calls] of the count, [rows: row|rows] of that number in the data.
     text: str
     means: str
     do: str
@@ -242,9 +242,11 @@ _ROWS = (
     Row(
         code="multiple_roots",
         level="info",
-        text="The main task has {count} roots.",
-        means="Several conversations begin with the same opening; all of them are main.",
-        do="Look at them when one was expected: an agent that starts over, or a lost parent.",
+        text="The main task has {count} roots{why}.",
+        means="Several conversations begin with the same opening, or were ruled to be main: all of them are trained.",
+        do="Look at them when one was expected: an agent that starts over, a lost parent, a verdict on the control "
+        "plane.",
+        data=(("ruled", "roots that are main because somebody ruled so; absent where none is"),),
     ),
     Row(
         code="compaction",
@@ -299,7 +301,7 @@ _ROWS = (
     Row(
         code="subagents",
         level="info",
-        text="{conversations} [conversations: conversation was|conversations were] started by a tool call.",
+        text="{conversations} [conversations: conversation was|conversations were] started by a tool call{why}.",
         means="The task's agent handed work to others; not trained by default.",
         do="Nothing. `roles=main,subagent` takes them in.",
         data=(("conversations", "how many"), ("parents", "the calls that started them")),
@@ -307,9 +309,10 @@ _ROWS = (
     Row(
         code="ambiguous_main",
         level="warn",
-        text="Which conversation is the main one was a tie, broken by {by}.",
+        text="Which conversation is the main one was a tie, broken by {by}{why}.",
         means="Several conversations could be the task's; the data flow does not tell them apart.",
-        do="Register rollouts with their task's text, or overrule the verdict.",
+        do="Register rollouts with their task's text, or overrule the verdict: `PUT /rollouts/{id}/roles` with "
+        '`{"conversation": 1, "role": "main"}`.',
         data=(("by", "task, headers or size"), ("roots", "root calls of all candidates"), ("kept", "roots of main")),
     ),
     Row(
@@ -317,7 +320,8 @@ _ROWS = (
         level="warn",
         text="{count} [call claims|calls claim] a role that the data flow contradicts.",
         means="A header said one thing, what was read and where the reply went another; the header did not decide.",
-        do="See the conversation's evidence; overrule it on the control plane if the header was right.",
+        do="See the conversation's evidence; overrule it if the header was right: `PUT /rollouts/{id}/roles` with "
+        '`{"conversation": N, "role": "subagent"}`, N and the role as under `conversation` and `hinted`.',
         data=(("hinted", "role claimed"), ("judged", "role given"), ("conversation", "its number")),
     ),
     Row(
@@ -327,8 +331,9 @@ _ROWS = (
         means="By what it read and where its reply went it is something else. A verdict on the control plane overrules "
         "that: what is ruled main is trained and gets the task's advantage, a title too; what is ruled anything else "
         "is not.",
-        do="Nothing, if that was meant. Else rule again: `PUT /rollouts/{id}/roles`, with the role under `judged`; the "
-        "rows follow at once.",
+        do="Nothing, if that was meant. Else rule again: `PUT /rollouts/{id}/roles` with "
+        '`{"conversation": N, "role": "title"}`, N and the role as under `conversation` and `judged`; the rows '
+        "follow at once.",
         data=(
             ("conversation", "its number"),
             ("role", "role ruled"),
@@ -434,12 +439,17 @@ _ROWS = (
     Row(
         code="limit_stop",
         level="warn",
-        text="The rollout was stopped by its limit {limit} at call {at_call}; its agent had not finished.",
+        text="The rollout was stopped by its limit {limit} at call {at_call}{why}; its agent had not finished.",
         means="From there on the agent got a last reply that ends its loop: it is no turn of the policy and is not "
         "trained. A reward that grades the end grades work that was cut.",
         do="Raise the limit if the task needs more (`limits` at registration, `--limits` for all), or take such "
         "rollouts out of the mean.",
-        data=(("limit", "the limit's name"), ("at_call", "the first call that it stopped"), ("stops", "replies given")),
+        data=(
+            ("limit", "the limit's name"),
+            ("value", "what it allows: calls, tokens or seconds; absent where that is not known"),
+            ("at_call", "the first call that it stopped"),
+            ("stops", "replies given"),
+        ),
     ),
     Row(
         code="weights_changed",

@@ -43,7 +43,7 @@ RULES: dict[str, str] = {
     "read_arguments": "probe: its prompt holds the arguments of a tool call",
     "short_limit": "probe: it asked for a few tokens only",
     "lost_tie": "auxiliary: another conversation was taken for main",
-    "only_candidate": "main: the only conversation that is neither subagent nor auxiliary",
+    "only_candidate": "main: the only conversation that, by what it did, is neither subagent nor auxiliary",
     "same_opening": "main: several conversations begin with this opening, or are turns of an agent without a history",
     "tie_task": "main: of several candidates, the one whose opening holds the task's text",
     "tie_headers": "main: of several candidates, the one that headers point to",
@@ -121,6 +121,11 @@ class Judged:
     def calls_of(self, *roles: Role) -> tuple[int, ...]:
         """Return the calls of all conversations of these roles, in order of arrival."""
         return tuple(sorted(n for found in self.conversations if found.role in roles for n in found.calls))
+
+
+def is_ruled(judged: Judged, found: Conversation) -> bool:
+    """Say whether a conversation has another role than by what it did, because somebody ruled so."""
+    return judged.flow_roles.get(found.n, found.role) != found.role
 
 
 def overruling(word: str) -> tuple[Role, AuxiliaryKind | None]:
@@ -355,7 +360,8 @@ def _finish(facts: Flows, flow: Flow, verdict: Verdict) -> None:
     words = [word for root, word in sorted(facts.forest.rollout.roles.items()) if root in (flow.root, *flow.given_up)]
     if words:
         role, kind = overruling(words[-1])
-        detail = f"{role}, where the flow of data says {verdict.role}"
+        judged = f"{verdict.role} (a {verdict.kind})" if verdict.kind not in (None, "other") else verdict.role
+        detail = f"{words[-1]}, where the flow of data says {judged}"
         verdict.evidence.append(Evidence(rule="overruled", calls=(flow.root,), detail=detail))
         verdict.role, verdict.kind = role, kind
         if role != "subagent":

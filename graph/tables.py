@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from graph.causes import CAUSES
@@ -14,6 +15,9 @@ from graph.examples import example
 from graph.finders.statements import worded
 from graph.findings import TABLE, Row
 from graph.roles import RULES
+
+_ADDED = re.compile(r"(?<=[\w}])\{why\}")
+"""Words of a finder's that are added only where there are some: no part of the text as a table has it."""
 
 
 def document() -> str:
@@ -71,7 +75,7 @@ def _finding(row: Row) -> Iterator[str]:
     # Nothing but the code in the heading: that is its anchor, which other pages link to.
     yield f"### `{row.code}`"
     yield ""
-    yield f"Level {level}. *{worded(row.text, {})}* {row.means}"
+    yield f"Level {level}. *{worded(_ADDED.sub('', row.text), {})}* {row.means}"
     yield ""
     yield f"What to do: {row.do}"
     if row.data:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from graph import transitions
+from graph.asked import task_words
 from graph.budget import budget_left
 from graph.findings import TABLE
 from graph.graph import Graph
@@ -36,7 +37,7 @@ def graph_json(graph: Graph, *, now: str | None = None) -> dict[str, Any]:
     forest = graph.forest
     return {
         "version": FORMAT_VERSION,
-        "rollout": rollout_json(graph.rollout, graph, now=now),
+        "rollout": {**rollout_json(graph.rollout, graph, now=now), **given_json(graph)},
         "calls": [call_json(graph, n) for n in sorted(forest.calls)],
         "conversations": [_conversation(found) for found in graph.conversations],
         "forks": [
@@ -144,6 +145,11 @@ def rollout_json(rollout: Rollout, graph: Graph, *, now: str | None = None) -> d
         "closed_at": rollout.closed_at,
         "budget_left": budget_left(rollout, calls, prompt_ids=forest.prompt_ids, main=graph.calls_of("main"), now=now),
     }
+
+
+def given_json(graph: Graph) -> dict[str, Any]:
+    """Return what a rollout was given: its limits, and the first words of its task. For people who look at many."""
+    return {"limits": graph.rollout.limits, "task": task_words(graph)}
 
 
 def findings_json(graph: Graph) -> list[dict[str, Any]]:

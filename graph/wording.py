@@ -19,12 +19,11 @@ from typing import Any
 
 import msgspec
 
-from graph.causes import CAUSES
 from graph.changes import MOST_CHANGES, Change, changes, going_on
 from graph.forest import Forest
+from graph.makers import maker, worded
 from graph.records import Call, Fork, Link
 
-_CAUSES: Mapping[str, str] = {str(cause): text for cause, text in CAUSES.items()}
 NAMED = 3
 """Fields that a sentence names; the table beside it has the others."""
 
@@ -135,7 +134,7 @@ def _break(forest: Forest, n: int, link: Link, passed: Mapping[int, Passed]) -> 
         if isinstance(before.request, dict) and isinstance(after.request, dict):
             said = _said(before.reply, forest.calls[parent])
             found = going_on(before.request, said, after.request)
-        words = _of_drift(n, parent, link, found)
+        words = _of_drift(forest, n, parent, link, found)
     else:
         words = _of_compaction(forest, n, link)
     return {
@@ -150,7 +149,7 @@ def _break(forest: Forest, n: int, link: Link, passed: Mapping[int, Passed]) -> 
     }
 
 
-def _of_drift(n: int, parent: int, link: Link, found: Sequence[Change] | None) -> str:
+def _of_drift(forest: Forest, n: int, parent: int, link: Link, found: Sequence[Change] | None) -> str:
     drift = link.drift
     if drift is None:
         return f"Call {n} goes on from call {parent}, whose messages it has otherwise; no ids say how much is lost."
@@ -159,7 +158,7 @@ def _of_drift(n: int, parent: int, link: Link, found: Sequence[Change] | None) -
     told = (
         f"Call {n} does not begin with the tokens of call {parent}: from position {drift.at:,}, in its {where}, {lost} "
     )
-    told += f"{'are' if drift.tokens > 1 else 'is'} gone. {_start(_CAUSES.get(drift.cause, drift.cause))}."
+    told += f"{'are' if drift.tokens > 1 else 'is'} gone. {_start(worded(drift.cause, [maker(forest, n)]))}."
     if found is None:
         return told
     if found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from graph.eligibility import reason
 from graph.finders.statements import make
@@ -50,7 +51,12 @@ def find(judged: Judged) -> Iterator[Finding]:
     stopped = forest.rollout.stopped
     if stopped is not None:
         stops = [call.n for call in calls if call.status == "stopped"]
-        yield make("limit_stop", stops, limit=stopped.limit, at_call=stopped.at_call, stops=stopped.stops)
+        value = forest.rollout.limits.get(stopped.limit)
+        told: dict[str, Any] = {} if value is None else {"value": value}
+        why = "" if value is None else f" (it allows {_amount(stopped.limit, value)})"
+        yield make(
+            "limit_stop", stops, why=why, limit=stopped.limit, at_call=stopped.at_call, stops=stopped.stops, **told
+        )
 
 
 def _given_up(left: Sequence[Call]) -> Iterator[Finding]:
@@ -62,6 +68,12 @@ def _given_up(left: Sequence[Call]) -> Iterator[Finding]:
     if longest - min(times) <= max(SAME_MS, SAME_SHARE * longest):
         tokens = sum(0 if call.sampled_ids is None else len(call.sampled_ids) for call in left)
         yield make("time_limit", [call.n for call in left], after_s=round(longest / 1000, 1), tokens=tokens)
+
+
+def _amount(limit: str, value: float) -> str:
+    """Return what a limit allows, with its unit, which its name ends with."""
+    unit = {"calls": "call", "tokens": "token", "s": "second"}.get(limit.rpartition("_")[2], "unit")
+    return f"{int(value) if value == int(value) else value:,} {unit}{'' if value == 1 else 's'}"
 
 
 def _versions(weights: Weights) -> list[str]:

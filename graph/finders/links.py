@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from graph.causes import CAUSES
 from graph.drift import THRESHOLD
-from graph.finders.statements import make
+from graph.finders.statements import make, named
+from graph.makers import maker, worded
 from graph.records import Drift, Finding
-from graph.roles import PER_TURN, Judged
-
-WORDS: dict[str, str] = {str(cause): says for cause, says in CAUSES.items()}
-"""Causes in words; a drift's own is a plain string, since it comes back from stores as one."""
+from graph.roles import PER_TURN, Judged, is_ruled
 
 
 def find(judged: Judged) -> Iterator[Finding]:
@@ -38,23 +35,31 @@ def _drift(judged: Judged) -> Iterator[Finding]:
     if drifts:
         tokens = [drift.tokens for drift in drifts.values()]
         mean = round(sum(tokens) / len(tokens), 3)
-        yield make("drift", drifts, tokens_mean=mean, tokens_max=max(tokens), **_causes(drifts.values()))
+        yield make("drift", drifts, tokens_mean=mean, tokens_max=max(tokens), **_causes(judged, drifts))
     large = {n: drift for n, drift in drifts.items() if drift.tokens > THRESHOLD}
     if large:
-        yield make("drift_over_threshold", large, threshold=THRESHOLD, **_causes(large.values()))
+        yield make("drift_over_threshold", large, threshold=THRESHOLD, **_causes(judged, large))
 
 
-def _causes(drifts: Iterable[Drift]) -> dict[str, Any]:
+def _causes(judged: Judged, drifts: Mapping[int, Drift]) -> dict[str, Any]:
     """Return the causes of drifts as data, and as words, the most frequent first."""
-    counted = Counter(drift.cause for drift in drifts)
+    counted = Counter(drift.cause for drift in drifts.values())
     often = sorted(counted, key=lambda cause: (-counted[cause], cause))
-    return {"causes": dict(sorted(counted.items())), "why": "; ".join(f"{WORDS[cause]} ({cause})" for cause in often)}
+    forest = judged.forest
+
+    def said(cause: str) -> str:
+        return worded(cause, [maker(forest, n) for n, drift in drifts.items() if drift.cause == cause])
+
+    return {"causes": dict(sorted(counted.items())), "why": "; ".join(f"{said(cause)} ({cause})" for cause in often)}
 
 
 def _roots(judged: Judged) -> Iterator[Finding]:
     main = [found for found in judged.conversations if found.role == "main"]
     if len(main) > 1:
-        yield make("multiple_roots", [found.root for found in main])
+        ruled = [found.root for found in main if is_ruled(judged, found)]
+        why = f", {len(ruled)} of them because somebody ruled so (call {named(ruled)})" if ruled else ""
+        told: dict[str, Any] = {"ruled": ruled} if ruled else {}
+        yield make("multiple_roots", [found.root for found in main], why=why, **told)
     single = [found.root for found in main if len(found.calls) == 1]
     if len(single) >= PER_TURN and len(single) == len(main):
         yield make("per_turn_roots", single)

@@ -7,7 +7,7 @@ shares the store) is kept, at level info, with its data. Calls are sorted, so tw
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -37,6 +37,12 @@ def make(code: str, calls: Iterable[int] = (), *, tier: str = "train", why: str 
     code that the table does not have.
     """
     return _fill(TABLE[code], calls, tier, data, why)
+
+
+def named(numbers: Sequence[int]) -> str:
+    """Return numbers of calls as a sentence has them: "0", "0 and 3", "0, 3 and 5"."""
+    words = [str(n) for n in numbers]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def worded(text: str, numbers: Mapping[str, Any]) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from graph.eligibility import REASONS, counts, invalid, reason
-from graph.finders.statements import make
+from graph.finders.statements import make, named
 from graph.records import Finding
-from graph.roles import Judged
+from graph.roles import Judged, is_ruled
 
 NOISE = 1e-4
 """A logprob this much above zero is rounding: float32 sums of a softmax over 150,000 tokens stray by less."""
@@ -61,4 +61,7 @@ def find(judged: Judged) -> Iterator[Finding]:
             often = sorted(numbers, key=lambda name: (-numbers[name], name))
             # Without the option that would take them in: what it says is that they are not.
             why = "; ".join(f"{REASONS[name].partition(' (')[0]} ({name})" for name in often)
+            ruled = [found.root for found in judged.conversations if found.role != "main" and is_ruled(judged, found)]
+            if ruled and "role" in numbers:
+                why += f"; somebody ruled call {named(ruled)} to be no part of main"
             yield make("nothing_trainable", reasons, tier=tier, reasons=dict(sorted(numbers.items())), why=why)

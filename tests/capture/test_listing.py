@@ -73,6 +73,15 @@ async def test_the_list_and_the_sums(plane, ask):
     assert sums["as_of"] == NOW
 
 
+async def test_a_row_says_what_was_asked_and_within_which_limits(plane, ask):
+    await add(plane, "a", task={"text": "Make the\ntests pass.", "private": {"answer": "42"}}, limits={"max_calls": 7})
+    await add(plane, "b")
+    rows = (await ask("/rollouts"))[1]["rollouts"]
+    assert [(row["task"], row["limits"]) for row in rows] == [("Make the tests pass.", {"max_calls": 7}), (None, {})]
+    # Who knows of a rollout no more than that finds it by it.
+    assert [row["id"] for row in (await ask("/rollouts?q=the%20TESTS"))[1]["rollouts"]] == ["a"]
+
+
 async def test_a_few_that_are_behind_are_read_before_the_sums(plane, ask):
     await add(plane, "a")
     await plane.call("a", 0, [1, 2], [3])

@@ -26,9 +26,9 @@ def test_the_graph_has_the_contract_s_keys():
     assert list(form) == ["version", "rollout", "calls", "conversations", "forks", "findings", "drift"]
     assert list(form["rollout"]) == [
         "id", "group", "labels", "state", "tier", "tier_reason", "model", "logprobs_mode", "incomplete", "reward",
-        "per_call_rewards", "reward_details", "stopped", "n_calls", "n_main_calls", "n_tool_calls", "n_conversations",
-        "n_prompt_tokens", "n_sampled_tokens", "n_distinct_tokens", "created_at", "first_call_at", "last_call_at",
-        "closed_at", "budget_left",
+        "per_call_rewards", "reward_details", "stopped", "n_calls", "n_main_calls", "n_tool_calls",
+        "n_conversations", "n_prompt_tokens", "n_sampled_tokens", "n_distinct_tokens", "created_at", "first_call_at",
+        "last_call_at", "closed_at", "budget_left", "limits", "task",
     ]  # fmt: skip
     assert list(form["calls"][0]) == [
         "n", "id", "choice", "status", "delivered", "link", "parent", "carries", "conversation", "fork", "discarded",
@@ -73,6 +73,8 @@ def test_the_rollout_counts():
     assert form["n_distinct_tokens"] == prompts[2] + sampled[2] + sampled[0]
     assert form["budget_left"] == {"max_calls": 7}
     assert form["stopped"] is None
+    given = graph_json(graph)["rollout"]
+    assert given == {**form, "limits": {"max_calls": 10, "max_output_tokens": 100}, "task": "Go"}
 
 
 def test_errors_stops_and_further_choices_use_no_budget():

@@ -41,6 +41,25 @@ def test_a_limit_is_told_once():
     assert data(graph, "limit_stop") == {"limit": "max_calls", "at_call": 1, "stops": 2}
 
 
+@pytest.mark.parametrize(
+    ("limit", "value", "words"),
+    [
+        ("max_calls", 1, "1 call"), ("max_total_tokens", 1_200_000, "1,200,000 tokens"),
+        ("deadline_s", 0.5, "0.5 seconds"), ("max_prompt_tokens", 8_192.0, "8,192 tokens"),
+    ],
+)  # fmt: skip
+def test_a_limit_is_told_with_what_it_allows(limit, value, words):
+    tape = Tape(stopped=Stop(limit=limit, at_call=1, stops=1), limits={limit: value, "max_output_tokens": 9})
+    tape.say([user("Go")], assistant("Gone."))
+    graph = tape.graph()
+    assert data(graph, "limit_stop")["value"] == value
+    (message,) = [each.message for each in graph.findings if each.code == "limit_stop"]
+    assert (
+        message
+        == f"The rollout was stopped by its limit {limit} at call 1 (it allows {words}); its agent had not finished."
+    )
+
+
 SPANS = (WeightSpan(version="a", start=0, end=1), WeightSpan(version="b", start=1, end=2))
 
 

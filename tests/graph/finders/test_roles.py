@@ -68,3 +68,46 @@ def test_a_verdict_that_agrees_with_the_flow_says_nothing():
 
 def test_every_role_and_kind_has_words():
     assert WORDS.keys() >= {*VERDICTS, "main", "subagent", "auxiliary"}
+
+
+def messages(graph, code: str) -> list[str]:
+    return [each.message for each in graph.findings if each.code == code]
+
+
+def test_what_was_ruled_is_no_evidence_of_what_was_done():
+    tape = told()
+    tape.rollout = msgspec.structs.replace(tape.rollout, roles={0: "main", 2: "auxiliary"})
+    graph = tape.graph()
+    assert messages(graph, "multiple_roots") == [
+        "The main task has 2 roots, 1 of them because somebody ruled so (call 0)."
+    ]
+    assert data(graph, "multiple_roots") == {"ruled": [0]}
+    assert messages(graph, "auxiliary_calls") == [
+        "1 call served the agent itself, not the task (call 2 because somebody ruled so), and is not trained."
+    ]
+    tape.rollout = msgspec.structs.replace(tape.rollout, roles={0: "subagent"})
+    assert messages(tape.graph(), "subagents") == [
+        "2 conversations were started by a tool call, or somebody ruled so (call 0)."
+    ]
+
+
+def test_a_rollout_that_was_ruled_to_have_no_main_says_so():
+    tape = told()
+    tape.rollout = msgspec.structs.replace(tape.rollout, roles={1: "auxiliary"})
+    (message,) = messages(tape.graph(), "nothing_trainable")
+    assert message.endswith("(role); somebody ruled call 1 to be no part of main.")
+    tape.rollout = msgspec.structs.replace(tape.rollout, roles={})
+    assert messages(tape.graph(), "nothing_trainable") == []
+
+
+def test_a_tie_that_was_ruled_on_says_so():
+    tape = Tape()
+    for n, task in enumerate(("Do the one thing.", "Do the other thing.")):
+        asks = assistant("", ("bash", {"n": n}), ids=str(n))
+        tape.say([user(task)], asks, tools=("bash",))
+        tape.say([user(task), asks, result("ok", asks)], assistant("Done."), tools=("bash",))
+    (before,) = messages(tape.graph(), "ambiguous_main")
+    assert before == "Which conversation is the main one was a tie, broken by size."
+    tape.rollout = msgspec.structs.replace(tape.rollout, roles={0: "main"})
+    (after,) = messages(tape.graph(), "ambiguous_main")
+    assert after == f"{before[:-1]}; what somebody ruled of call 0 overrules that."
