@@ -44,14 +44,15 @@ _text = msgspec.json.Decoder(str).decode
 
 # Text as every JSON writer has it, with no escapes but those of one letter, and such text of ASCII alone; a logprob as
 # Python writes floats, within a double's range; a byte.
-_TEXT = rb'(?:[ !#-\[\]-~\x80-\xff]++|\\[bfnrt"\\])*+'
-_ASCII = rb'(?:[ !#-\[\]-~]++|\\[bfnrt"\\])*+'
-_FLOAT = rb"-?(?:0|[1-9][0-9]{0,15})(?:\.[0-9]{1,20}(?:[eE][+-]?[0-9]{1,2})?|[eE][+-]?[0-9]{1,2})"
+TEXT = rb'(?:[ !#-\[\]-~\x80-\xff]++|\\[bfnrt"\\])*+'
+ASCII = rb'(?:[ !#-\[\]-~]++|\\[bfnrt"\\])*+'
+FLOAT = rb"-?(?:0|[1-9][0-9]{0,15})(?:\.[0-9]{1,20}(?:[eE][+-]?[0-9]{1,2})?|[eE][+-]?[0-9]{1,2})"
+ID = rb"(?:0|[1-9][0-9]{0,8})"
 _BYTE = rb"(?:0|[1-9][0-9]{0,2})"
 _token = re.compile(
-    rb'(\{"(content|reasoning|reasoning_content)":"(' + _TEXT + rb')"\}),"logprobs":\{"content":\[\{"token":"(?:\3"|'
-    + _ASCII + rb'"),"logprob":(' + _FLOAT + rb'),"bytes":(?:null|\[(?:' + _BYTE + rb"(?:," + _BYTE + rb')*+)?\])'
-    rb',"top_logprobs":\[\]\}\]\},"finish_reason":null,"token_ids":\[(0|[1-9][0-9]{0,8})\]\}\]\}\n\n'
+    rb'(\{"(content|reasoning|reasoning_content)":"(' + TEXT + rb')"\}),"logprobs":\{"content":\[\{"token":"(?:\3"|'
+    + ASCII + rb'"),"logprob":(' + FLOAT + rb'),"bytes":(?:null|\[(?:' + _BYTE + rb"(?:," + _BYTE + rb')*+)?\])'
+    rb',"top_logprobs":\[\]\}\]\},"finish_reason":null,"token_ids":\[(' + ID + rb")\]\}\]\}\n\n"
 ).fullmatch  # fmt: skip
 
 
@@ -99,7 +100,7 @@ class Stamp:
             return None
         delta, name, text, logprob, token = found.groups()
         try:
-            said = text.decode() if b"\\" not in text else _text(b'"%b"' % text)
+            said = read_text(text)
         except ValueError:
             # No UTF-8.
             return None
@@ -144,6 +145,11 @@ class Stamp:
         logprobs = raw_logprobs if self._logprobs else b"null"
         ids = raw_ids if self._ids else b"null"
         return b"".join((self._shown, raw_delta, _LOGPROBS, logprobs, _IDS, ids, _END))
+
+
+def read_text(text: bytes) -> str:
+    """Return what plain text reads, between its quotes. Raises ValueError for what is no UTF-8."""
+    return text.decode() if b"\\" not in text else _text(b'"%b"' % text)
 
 
 def maybe_begin(data: bytes, top: dict[str, bytes], choices: Sequence[dict[str, bytes]]) -> bytes | None:

@@ -25,6 +25,7 @@ from capture import rawjson
 from capture.dialects.base import Request
 from capture.engines import tips
 from capture.engines.base import Choice, Seen
+from capture.engines.completions_stamp import Stamp, maybe_stamp
 from capture.engines.sampled import NULL, Doubts, Sampled
 from capture.engines.tips import Known
 from capture.engines.wire import ON_THE_FINISH, error_message, listed, with_usage
@@ -158,6 +159,12 @@ class VllmCompletionsReader:
         self._head: dict[str, bytes] = {}
         self._whole: bytes | None = None
         self._events = 0
+        # Made of the last event that was read in full, where the client gets neither ids nor logprobs; and that event's
+        # choice.
+        self._stamp: Stamp | None = None
+        self._stamped: _Track
+        asked = self._asked.token_ids or self._asked.logprobs
+        self._has_stamps = request.choices == 1 and not (asked or self._echoes)
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{t.index}: {t.sampled} {t.finish_reason}" for t in self._tracks.values())
@@ -169,11 +176,15 @@ class VllmCompletionsReader:
         if text in (b"", b"[DONE]"):
             return Seen(data=data, done=bool(text))
         self._events += 1
+        self._stamp = None
         try:
             top, choices = self._split(data)
         except ValueError as error:
             self._doubts.add(f"event {self._events} can't be read: {error}")
             return Seen(data=data)
+        if choices and self._has_stamps:
+            self._stamp = maybe_stamp(data, top, choices, model=self._model)
+            self._stamped = self._track(choices[0])
         edited = self._read_top(top)
         if "usage" in top and not self._asked.usage:
             if choices == [] and top["usage"] != NULL:
@@ -182,6 +193,23 @@ class VllmCompletionsReader:
             edited = True
         hidden = self._hidden - {"prompt_token_ids"} if self._echoes else self._hidden
         return self._read_choices(top, choices or [], data, hidden, edited=edited)
+
+    def express(self, raw: bytes) -> tuple[bytes, bool] | None:
+        """Read what came if it is the whole event of one token of plain text, as the client gets it.
+
+        Return that, and that something was sampled. None, and nothing is changed, for anything else: that is for
+        `event`. What came must begin with an event.
+        """
+        token = None if self._stamp is None else self._stamp.maybe_token(raw)
+        if token is None:
+            return None
+        self._events += 1
+        track = self._stamped
+        if token.text:
+            track.pieces.append(token.text)
+        track.stop_reason = NULL
+        track.sampled.take_one(token.id, token.logprob)
+        return token.shown, True
 
     def whole(self, body: bytes) -> Seen:
         """Read a whole reply; `Seen.data` is the body for the client."""
