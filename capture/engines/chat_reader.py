@@ -159,8 +159,7 @@ class ChatReader:
         """Read a whole reply; `Seen.data` is the body for the client."""
         self._whole = body
         try:
-            top = self._split(body)
-            choices = rawjson.objects(top["choices"]) if top.get("choices", NULL) != NULL else []
+            top, choices = self._split_whole(body)
         except ValueError as error:
             self._doubts.add(f"the body can't be read: {error}")
             return Seen(data=body)
@@ -218,6 +217,11 @@ class ChatReader:
     def _split(self, data: bytes) -> dict[str, bytes]:
         """Return the fields of an event or a reply, in order. Raises ValueError for what is no JSON object."""
         return rawjson.split(data)
+
+    def _split_whole(self, body: bytes) -> tuple[dict[str, bytes], list[dict[str, bytes]]]:
+        """Return the fields of a whole reply, and those of its choices. Raises ValueError as `_split` does."""
+        top = self._split(body)
+        return top, rawjson.objects(top["choices"]) if top.get("choices", NULL) != NULL else []
 
     def _met(self, data: bytes, top: dict[str, bytes], choices: Sequence[dict[str, bytes]] | None) -> None:
         """Look at an event before any of it is read or cut."""

