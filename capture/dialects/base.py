@@ -56,6 +56,18 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     reply: bytes
 
 
+class Own(msgspec.Struct, frozen=True, kw_only=True):
+    """A body in its own dialect, taken apart; only of one that is strict JSON."""
+
+    # Top-level keys in order, values as raw JSON.
+    fields: dict[str, bytes]
+    # The one that holds the list of what was said: `messages`, `input`, `contents`.
+    key: str
+    # The list's raw elements, and the digest of each (`capture.store.contents`).
+    elements: list[bytes]
+    names: list[bytes]
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A request as read from its body."""
 
@@ -86,6 +98,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     original: Any = None
     # The elements of `fields["messages"]`, each read; None where strict JSON can't read them.
     elements: tuple[Element, ...] | None = None
+    # Of a translated request: the body that it came in; None where nobody has taken that apart.
+    own: Own | None = None
 
 
 class Translator(Protocol):

@@ -89,10 +89,19 @@ class Chat:
             raise ClientError(
                 "invalid_json", f"The request body can't be read: {error}.", hint="Send one JSON object."
             ) from error
+        return self.read_fields(fields, body=body)
+
+    def read_fields(
+        self, fields: dict[str, bytes], *, elements: tuple[Element, ...] | None = None, body: bytes = b""
+    ) -> Request:
+        """Read a request that was taken apart; `elements` are those of its messages, where they have been read.
+
+        `body` stands for what can't be put in order. Raises `ClientError` as `read` does.
+        """
         _check(fields)
         doubts: list[str] = []
         # What strict JSON can't read is decoded with the other values, as far as that goes.
-        elements = _elements.maybe_messages(fields["messages"])
+        elements = _elements.maybe_messages(fields["messages"]) if elements is None else elements
         tools = _elements.maybe_tools(fields["tools"]) if "tools" in fields else None
         read = {name for name, found in (("messages", elements), ("tools", tools)) if found is not None}
         values = _values({name: raw for name, raw in fields.items() if name not in read}, doubts)
@@ -197,6 +206,11 @@ class Chat:
             chunks.append({**head, "choices": [], "usage": usage})
         events = [msgspec.json.encode(chunk) for chunk in chunks] + [b"[DONE]"]
         return "text/event-stream; charset=utf-8", b"".join(sse.encode(event) for event in events)
+
+
+def read_messages(raw: bytes) -> tuple[Element, ...] | None:
+    """Read a list of messages; None where strict JSON can't read it, or it is no list."""
+    return _elements.maybe_messages(raw)
 
 
 def _check(fields: Mapping[str, bytes]) -> None:

@@ -16,11 +16,13 @@ import msgspec
 
 from capture import rawjson
 from capture.dialects import messages_fields as field
-from capture.dialects.base import NO_TARGET, Asked, Earlier, Request, Target, Translator, translated
+from capture.dialects.base import NO_TARGET, Asked, Earlier, Own, Request, Target, Translator, translated
 from capture.dialects.chat import Chat
+from capture.dialects.messages_content import of_message, system_messages
 from capture.dialects.messages_error import error_body
 from capture.dialects.messages_reply import MessagesTranslator
-from capture.dialects.messages_request import chat_request
+from capture.dialects.messages_request import Known, ToolList, chat_request, tool_list
+from capture.dialects.repeats import FEW_BYTES, UNTRANSLATED, Repeats, Unit, body_digest, joined, unit_of, value_digest
 from capture.errors import TreeringError
 
 _chat = Chat()
@@ -74,19 +76,89 @@ class Messages:
 
 
 def _read(body: bytes, *, streamed: bool | None, counting: bool = False) -> Request:
+    try:
+        request = _maybe_read_apart(body, streamed=streamed, counting=counting)
+    except UNTRANSLATED:
+        # Perhaps no fault at all; if one, the long way names it.
+        request = None
+    return _read_whole(body, streamed=streamed, counting=counting) if request is None else request
+
+
+def _maybe_read_apart(body: bytes, *, streamed: bool | None, counting: bool) -> Request | None:
+    """Read a request as `_read_whole` does, but of what came before only what is new. May raise `UNTRANSLATED`."""
+    fields = rawjson.split(body)
+    if "messages" not in fields:
+        return None
+    pieces = _messages.elements(fields["messages"])
+    apart = {name: known.read([fields[name]])[0] for name, known in _APART.items() if name in fields}
+    system, tools = apart.get("system"), apart.get("tools")
+    if not pieces:
+        return None
+    units = [piece.meaning for piece in pieces] if system is None else [system.meaning, *[p.meaning for p in pieces]]
+    said, elements, repairs = joined(units)
+    known = Known(
+        messages=said,
+        repairs=repairs,
+        is_open=units[-1].is_open,
+        tools=ToolList() if tools is None else tools.meaning,
+    )
+    rest = {name: msgspec.json.decode(raw) for name, raw in fields.items() if name not in _READ_APART}
+    streamed = field.flag(rest, "stream", "") if streamed is None else streamed
+    chat, repairs = chat_request(rest, streamed=streamed, counting=counting, known=known)
+    digest = body_digest(rest, {name: piece.value for name, piece in apart.items()}, [piece.value for piece in pieces])
+    names = [piece.name for piece in pieces]
+    return msgspec.structs.replace(
+        _chat.read_fields({name: _raw(value) for name, value in chat.items()}, elements=elements),
+        asked=Asked(usage=streamed),
+        body=digest,
+        repairs=tuple(repairs),
+        own=Own(fields=fields, key="messages", elements=[piece.raw for piece in pieces], names=names),
+    )
+
+
+def _raw(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else msgspec.json.encode(value)
+
+
+def _unit(message: Any) -> Unit:
+    repairs: dict[str, None] = {}
+    return unit_of(of_message(message, "messages", lambda repair: repairs.update({repair: None})), tuple(repairs))
+
+
+def _system(value: Any) -> Unit:
+    repairs: dict[str, None] = {}
+    return unit_of(system_messages(value, lambda repair: repairs.update({repair: None})), tuple(repairs))
+
+
+_messages = Repeats(_unit)
+_APART: dict[str, Repeats[Any]] = {
+    "system": Repeats(_system, room=FEW_BYTES),
+    "tools": Repeats(tool_list, room=FEW_BYTES),
+}
+_READ_APART = frozenset(("messages", *_APART))
+
+
+def _read_whole(body: bytes, *, streamed: bool | None, counting: bool) -> Request:
     values, strict = field.decoded(body)
     if streamed is None:
         streamed = field.flag(values, "stream", "")
     try:
         chat, repairs = chat_request(values, streamed=streamed, counting=counting)
         fields = {name: field.encoded(value, strict=strict) for name, value in chat.items()}
-        digest = field.digest(values, strict=strict)
+        digest = _digest(values) if strict else field.digest(values, strict=False)
     except RecursionError as error:
         raise field.unreadable("it is nested too deeply") from error
     # Usage comes through to the translator, which tells it in the API's own way.
     return msgspec.structs.replace(
         _chat.read(rawjson.join(fields)), asked=Asked(usage=streamed), body=digest, repairs=tuple(repairs)
     )
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    """Return a digest of a body, all of it parsed, that is the one of a body read apart."""
+    rest = {name: value for name, value in values.items() if name not in _READ_APART}
+    apart = {name: value_digest(values[name]) for name in _APART if name in values}
+    return body_digest(rest, apart, [value_digest(message) for message in values["messages"]])
 
 
 def _card(card: Mapping[str, Any]) -> dict[str, Any]:

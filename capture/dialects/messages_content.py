@@ -75,27 +75,34 @@ def chat_messages(system: Any, messages: Any, note: Note) -> list[dict[str, Any]
 
     `note` is told the name of each repair. Raises `ClientError` naming the block at fault.
     """
-    out: list[dict[str, Any]] = []
-    if system is not None and system != []:
-        out.append({"role": "system", "content": _texts(system, "system", note)})
+    out = system_messages(system, note)
     given = field.items(messages, "messages")
     if not given:
         raise field.wrong("messages", "a list of one message at least")
     for i, message in enumerate(given):
-        at = f"messages.{i}"
-        fields = field.mapping(message, at)
-        role = field.text(fields, "role", at)
-        content = field.required(fields, "content", f"{at}.content")
-        at = f"{at}.content"
-        if role == "user":
-            out += _user(content, at, note)
-        elif role == "assistant":
-            out.append(_assistant(content, at, note))
-        elif role == "system":
-            out.append({"role": "system", "content": _texts(content, at, note)})
-        else:
-            raise field.wrong(f"messages.{i}.role", "'user', 'assistant' or 'system'")
+        out += of_message(message, f"messages.{i}", note)
     return out
+
+
+def system_messages(system: Any, note: Note) -> list[dict[str, Any]]:
+    """Return the chat message of a body's `system`, none where it says nothing."""
+    if system is None or system == []:
+        return []
+    return [{"role": "system", "content": _texts(system, "system", note)}]
+
+
+def of_message(message: Any, at: str, note: Note) -> list[dict[str, Any]]:
+    """Return the chat messages of one message. `at` is its path; nothing else of the body is looked at."""
+    fields = field.mapping(message, at)
+    role = field.text(fields, "role", at)
+    content = field.required(fields, "content", f"{at}.content")
+    if role == "user":
+        return _user(content, f"{at}.content", note)
+    if role == "assistant":
+        return [_assistant(content, f"{at}.content", note)]
+    if role == "system":
+        return [{"role": "system", "content": _texts(content, f"{at}.content", note)}]
+    raise field.wrong(f"{at}.role", "'user', 'assistant' or 'system'")
 
 
 def _blocks(content: Any, at: str) -> list[tuple[str, dict[str, Any], str]]:

@@ -14,8 +14,10 @@ Sources: the request types of anthropic 2.14, and vLLM 0.32's own translation (`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
+
+import msgspec
 
 from capture.dialects import messages_fields as field
 from capture.dialects.messages_content import Note, chat_messages
@@ -74,13 +76,31 @@ _READ = frozenset(
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
+class ToolList(msgspec.Struct, frozen=True, kw_only=True):
+    """A body's tools as the engine gets them: raw JSON, None where it gets none; their names, and the repairs."""
+
+    raw: bytes | None = None
+    names: frozenset[str] = frozenset()
+    repairs: tuple[str, ...] = ()
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What was translated before of a body: its system prompt and messages, and its tools."""
+
+    # The chat messages as raw JSON, and the repairs that they took.
+    messages: bytes
+    repairs: list[str]
+    is_open: bool
+    tools: ToolList
+
+
 def chat_request(
-    values: Mapping[str, Any], *, streamed: bool, counting: bool = False
+    values: Mapping[str, Any], *, streamed: bool, counting: bool = False, known: Known | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the chat request of a body, and the names of the repairs that it took.
 
-    `counting` reads a body whose tokens are to be counted, which has no `max_tokens`. Raises `ClientError` naming the
-    field for what cannot be taken.
+    `counting` reads a body whose tokens are to be counted, which has no `max_tokens`. What is `known` of it is raw JSON
+    in the request, and not looked at in `values`. Raises `ClientError` naming the field for what cannot be taken.
     """
     repairs: list[str] = []
 
@@ -89,7 +109,11 @@ def chat_request(
             repairs.append(repair)
 
     chat: dict[str, Any] = {"model": field.text(values, "model", "")}
-    chat["messages"] = chat_messages(values.get("system"), field.required(values, "messages", "messages"), note)
+    if known is None:
+        chat["messages"] = chat_messages(values.get("system"), field.required(values, "messages", "messages"), note)
+    else:
+        chat["messages"] = known.messages
+        repairs += known.repairs
     for name, value in values.items():
         if name in LEFT_OUT and value:
             note(name)
@@ -98,15 +122,33 @@ def chat_request(
     if values.get("n", 1) not in (1, None):
         raise field.wrong("n", "1: a message has one reply")
     _sampling(chat, values, counting=counting)
-    names = _tools(chat, values.get("tools"), note)
+    if known is None:
+        names: Set[str] = _tools(chat, values.get("tools"), note)
+    else:
+        names = known.tools.names
+        if known.tools.raw is not None:
+            chat["tools"] = known.tools.raw
+        for repair in known.tools.repairs:
+            note(repair)
     _tool_choice(chat, values.get("tool_choice"), names)
     _thinking(chat, values.get("thinking"), note)
     _output(chat, values, note)
-    _prefill(chat)
+    if _is_open(chat["messages"][-1]) if known is None else known.is_open:
+        chat["continue_final_message"] = True
+        chat["add_generation_prompt"] = False
     if streamed:
         chat["stream"] = True
         chat["stream_options"] = {"include_usage": True}
     return chat, repairs
+
+
+def tool_list(tools: Any) -> ToolList:
+    """Return a body's `tools` as the engine gets them. Raises `ClientError`."""
+    chat: dict[str, Any] = {}
+    repairs: dict[str, None] = {}
+    names = _tools(chat, tools, lambda repair: repairs.update({repair: None}))
+    raw = msgspec.json.encode(chat["tools"]) if "tools" in chat else None
+    return ToolList(raw=raw, names=frozenset(names), repairs=tuple(repairs))
 
 
 def _sampling(chat: dict[str, Any], values: Mapping[str, Any], *, counting: bool) -> None:
@@ -155,7 +197,7 @@ def _tools(chat: dict[str, Any], tools: Any, note: Note) -> set[str]:
     return {tool["function"]["name"] for tool in out}
 
 
-def _tool_choice(chat: dict[str, Any], choice: Any, names: set[str]) -> None:
+def _tool_choice(chat: dict[str, Any], choice: Any, names: Set[str]) -> None:
     if choice is None:
         return
     fields = field.mapping(choice, "tool_choice")
@@ -219,8 +261,5 @@ def _output(chat: dict[str, Any], values: Mapping[str, Any], note: Note) -> None
             note(f"output_config.{name[:64]}")
 
 
-def _prefill(chat: dict[str, Any]) -> None:
-    last = chat["messages"][-1]
-    if last["role"] == "assistant" and "tool_calls" not in last and last["content"]:
-        chat["continue_final_message"] = True
-        chat["add_generation_prompt"] = False
+def _is_open(last: Mapping[str, Any]) -> bool:
+    return last["role"] == "assistant" and "tool_calls" not in last and bool(last["content"])

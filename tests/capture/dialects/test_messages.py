@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capture import rawjson
-from capture.dialects import messages_content, messages_request
+from capture.dialects import messages, messages_content, messages_request
 from capture.dialects.base import Asked, Dialect, Target, with_fields
 from capture.dialects.messages import Messages
 from capture.dialects.messages_reply import MessagesTranslator
 from capture.engines.vllm import Vllm
 from capture.errors import CaptureError, ClientError, EngineError, StoreError
 from capture.recorder import Recorder
+from capture.store import contents
 from tests.playbook import agent, case, committed, data_of, engine, play
 
 dialect: Dialect = Messages()
@@ -493,3 +494,87 @@ def test_the_docs_tables_are_the_code_s() -> None:
         assert "|---|---|\n" + "".join(f"| `{name}` | {why} |\n" for name, why in table.items()) + "\n" in text
     for name, why in messages_request.LEFT_OUT.items():
         assert f"| `{name}` | `{name}` | {why} |\n" in text
+
+
+# -- of what came before only what is new is read: and that is what a body says when it is read in whole
+
+texts = st.sampled_from(["", "a", "é", "\n", "\U0001f600"])
+BLOCKS: st.SearchStrategy[Any] = st.one_of(
+    st.builds(lambda text: {"type": "text", "text": text}, texts),
+    st.builds(lambda text: mark({"type": "text", "text": text}), texts),
+    st.builds(lambda text: {"type": "thinking", "thinking": text, "signature": "s"}, texts),
+    st.builds(lambda a: {"type": "tool_use", "id": "t1", "name": "Read", "input": {"b": a, "a": 1.0}}, texts),
+    st.builds(lambda a: {"type": "tool_result", "tool_use_id": "t1", "content": a}, texts),
+    st.sampled_from(
+        [
+            {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "x"}], "is_error": True},
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}},
+            {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}},
+            {"type": "document", "source": {"type": "text", "data": "d"}, "citations": {"enabled": True}},
+            {"type": "server_tool_use", "id": "s"},
+            {"type": "never_heard_of"},
+            {"type": "container_upload"},
+            {"type": "text", "text": 5},
+            {"type": "tool_use", "id": "t", "name": "n", "input": {"n": 2**70}},
+            5,
+        ]
+    ),
+)
+SAID = st.builds(
+    lambda role, content: {"role": role, "content": content},
+    st.sampled_from(["user", "assistant", "user", "assistant", "system", "tool"]),
+    texts | st.lists(BLOCKS, max_size=3),
+)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "system": st.sampled_from([None, [], "s", [{"type": "text", "text": "s"}, mark({"type": "text", "text": "t"})], 5]),
+    "tools": st.sampled_from(
+        [
+            None,
+            [],
+            CODING["tools"],
+            [{"name": "Read", "input_schema": SCHEMA, "input_examples": [1], "strict": True}],
+            [{"name": "x"}],
+        ]
+    ),
+    "tool_choice": st.sampled_from([{"type": "auto"}, {"type": "tool", "name": "Read"}, {"type": "any"}, 5]),
+    "stream": st.sampled_from([True, False, None, 5]),
+    "stop_sequences": st.sampled_from([None, ["x"], [5]]),
+    "thinking": st.sampled_from([{"type": "enabled", "budget_tokens": 5}, {"type": "disabled"}, None]),
+    "temperature": st.sampled_from([0.5, 1, "x"]),
+    "container": st.just("c"),
+    "top_logprobs": st.sampled_from([2, float("nan"), "\ud800"]),
+    "n": st.sampled_from([1, 2]),
+}
+
+
+def outcome(read: Any, given: bytes) -> Any:
+    try:
+        return msgspec.structs.replace(read(given, streamed=None, counting=False), own=None)
+    except ClientError as error:
+        return error.status, error.code, error.message, error.hint, error.param
+
+
+@given(st.lists(SAID, max_size=4), st.fixed_dictionaries({}, optional=VALUES), st.booleans())
+def test_what_is_read_apart_is_what_is_read_in_whole(said: list[Any], values: dict[str, Any], spaces: bool) -> None:
+    separators = (", ", ": ") if spaces else (",", ":")
+    given = json.dumps({"model": "m", "max_tokens": 9, "messages": said, **values}, separators=separators).encode()
+    whole = outcome(messages._read_whole, given)
+    # Of which nothing is known, and of which all is.
+    assert outcome(messages._read, given) == whole
+    assert outcome(messages._read, given) == whole
+
+
+def test_a_conversation_that_grows_is_read_by_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lest the equality above be that of the long way with itself."""
+    monkeypatch.setattr(messages, "_read_whole", None)
+    first = dialect.read(json.dumps(CODING).encode())
+    more = copy.deepcopy(CODING)
+    more["messages"] += [{"role": "assistant", "content": "Three."}, USER]
+    second = dialect.read(json.dumps(more).encode())
+    assert first.elements is not None
+    assert second.elements is not None
+    assert all(a is b for a, b in zip(first.elements, second.elements, strict=False))
+    assert second.own is not None
+    assert (second.own.key, len(second.own.elements)) == ("messages", len(more["messages"]))
+    assert second.own.names == [contents.digest(raw) for raw in second.own.elements]
+    assert list(map(json.loads, second.own.elements)) == more["messages"]

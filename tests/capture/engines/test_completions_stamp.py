@@ -1,4 +1,4 @@
-"""Events of completions read by a stamp: what the full reader says of them, whatever they are, wherever they are cut."""
+"""Events of completions read by a stamp: what the full reader says of them, whatever they are and wherever cut."""
 
 import json
 from itertools import pairwise

@@ -1,0 +1,175 @@
+"""What a translated request repeats: the elements of its list, each translated once.
+
+A request repeats all that was said before, so almost every element of it was translated with the call before. What it
+was translated to is kept by its raw bytes: the chat messages, each as chat itself knows it (`elements`), beside the
+digest by which the store names those bytes and one that key order and spaces don't change.
+
+Rules
+1. Kept is only what follows from the bytes alone, wherever they stand in whatever request. What doesn't (which call a
+   result without an id answers) is the dialect's to tell, and is translated each time.
+2. Whatever can't be translated so is nothing here, a fault above all: the long way finds it, and names its place.
+3. What no request has brought again for half a minute, or twice as long, goes; so does the older half where there is
+   more than there is room for. Safe to use from several threads, since long requests are read aside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from capture.dialects.chat import read_messages
+from capture.dialects.elements import LARGE, UNUSED_S, Element, digest
+from capture.errors import ClientError
+
+KEPT_BYTES = 24 << 20
+"""Memory that the elements of one dialect may take: some ninety conversations of 16,000 tokens."""
+
+FEW_BYTES = 4 << 20
+"""That its other values may take, which are few: tool lists, system prompts."""
+
+EACH_BYTES = 700
+"""What one takes beside its bytes and those of what it means: the objects, the digests, its place."""
+
+UNTRANSLATED = (ClientError, msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
+"""What the translation of a value may raise, or its reading."""
+
+_RAW = attrgetter("raw")
+_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+Meaning = TypeVar("Meaning")
+
+
+class Kept(Generic[Key, Value]):
+    """Values by key, in two halves: those used since the last turn, and those used before."""
+
+    def __init__(self, *, room: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._young: dict[Key, tuple[Value, int]] = {}
+        self._old: dict[Key, tuple[Value, int]] = {}
+        self._half = room // 2
+        self._size = 0
+        self._now = now
+        self._turned = now()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Kept {len(self._young)} and {len(self._old)}, {self._size} bytes>"
+
+    def find(self, keys: Sequence[Key]) -> list[Value | None]:
+        """Return the values of keys, None for one that isn't kept."""
+        with self._lock:
+            if (at := self._now()) - self._turned > UNUSED_S:
+                self._turn(at)
+            # Without a step of ours for each of hundreds, all but one or two of which are known.
+            found = list(map(self._young.get, keys))
+            for i, one in enumerate(found) if None in found else ():
+                if one is None and (older := self._old.pop(keys[i], None)) is not None:
+                    found[i] = older
+                    self._put(keys[i], older)
+        return [None if one is None else one[0] for one in found]
+
+    def keep(self, key: Key, value: Value, size: int) -> None:
+        """Keep a value that takes so many bytes."""
+        with self._lock:
+            if key not in self._young:
+                self._put(key, (value, size))
+
+    def _put(self, key: Key, entry: tuple[Value, int]) -> None:
+        if self._size + entry[1] > self._half:
+            self._turn(self._now())
+        self._young[key] = entry
+        self._size += entry[1]
+
+    def _turn(self, at: float) -> None:
+        self._old, self._young, self._size, self._turned = self._young, {}, 0, at
+
+
+class Unit(msgspec.Struct, frozen=True, kw_only=True):
+    """What a part of a conversation means: chat messages, and the repairs that it took."""
+
+    elements: tuple[Element, ...]
+    repairs: tuple[str, ...] = ()
+    # Its last message is an assistant's text and no call: a conversation that ends here is to be gone on with.
+    is_open: bool = False
+
+
+class Piece(msgspec.Struct, Generic[Meaning], frozen=True, kw_only=True):
+    """A value of a request as it came, and what it means to the dialect."""
+
+    raw: bytes
+    # The digest of `raw` (`capture.store.contents`), and that of its value, whatever its order of keys.
+    name: bytes
+    value: bytes
+    meaning: Meaning
+
+
+class Repeats(Generic[Meaning]):
+    """Reads values, and keeps what they mean."""
+
+    def __init__(self, mean: Callable[[Any], Meaning], *, room: int = KEPT_BYTES) -> None:
+        """`mean` says what a value means, as parsed from JSON; it may raise `UNTRANSLATED`. `room` is in bytes."""
+        self._mean = mean
+        self._kept: Kept[bytes, Piece[Meaning]] = Kept(room=room)
+
+    def __repr__(self) -> str:
+        return f"<Repeats {self._kept!r}>"
+
+    def elements(self, raw: bytes) -> list[Piece[Meaning]]:
+        """Read the elements of a list. Raises `UNTRANSLATED`."""
+        return self.read(list(map(bytes, _ARRAY.decode(raw))))
+
+    def read(self, raws: Sequence[bytes]) -> list[Piece[Meaning]]:
+        """Read values. Raises `UNTRANSLATED`."""
+        found = self._kept.find(raws)
+        if None not in found:
+            return found  # type: ignore[return-value]  # as the line above says
+        return [known or self._read(raw) for known, raw in zip(found, raws, strict=True)]
+
+    def _read(self, raw: bytes) -> Piece[Meaning]:
+        value = msgspec.json.decode(raw)
+        piece = Piece(raw=raw, name=digest(raw), value=value_digest(value), meaning=self._mean(value))
+        if len(raw) < LARGE:
+            self._kept.keep(raw, piece, 3 * len(raw) + EACH_BYTES)
+        return piece
+
+
+def value_digest(value: Any) -> bytes:
+    """Return a digest of a value, as parsed from JSON, that key order and spaces don't change."""
+    return digest(msgspec.json.encode(value, order="sorted"))
+
+
+def unit_of(messages: Sequence[dict[str, Any]], repairs: Sequence[str]) -> Unit:
+    """Return the unit of chat messages. Raises `UNTRANSLATED` where chat reads them only with doubts."""
+    elements = read_messages(msgspec.json.encode(messages))
+    if elements is None:
+        raise UnicodeError("the messages are no strict JSON")
+    last = messages[-1] if messages else {"role": ""}
+    is_open = last["role"] == "assistant" and "tool_calls" not in last and bool(last["content"])
+    return Unit(elements=elements, repairs=tuple(repairs), is_open=is_open)
+
+
+def joined(units: Sequence[Unit]) -> tuple[bytes, tuple[Element, ...], list[str]]:
+    """Return the chat messages of units as one JSON list, their elements, and their repairs, each once."""
+    elements = tuple([element for unit in units for element in unit.elements])
+    repairs = dict.fromkeys([repair for unit in units if unit.repairs for repair in unit.repairs])
+    return b"[%b]" % b",".join(map(_RAW, elements)), elements, list(repairs)
+
+
+def body_digest(rest: Any, apart: Mapping[str, bytes], listed: Sequence[bytes]) -> str:
+    """Return a digest of a body that key order and spaces don't change.
+
+    `listed` are the digests of its list's elements, `apart` those of other values that were read apart, by name; `rest`
+    is all else, as parsed from JSON.
+    """
+    state = hashlib.blake2b(msgspec.json.encode(rest, order="sorted"), digest_size=16)
+    for name in sorted(apart):
+        state.update(b"\0%b\0%b" % (name.encode(), apart[name]))
+    state.update(b"\0\0" + b"".join(listed))
+    return state.hexdigest()
