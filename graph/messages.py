@@ -135,10 +135,22 @@ def strings(arguments: str) -> tuple[str, ...]:
 
 
 def _maybe_plain(obj: dict[str, Any]) -> Message | None:
-    """Read a message of a role and a text and nothing else, as nearly all are; None for any other."""
-    text = obj.get("content")
-    if type(text) is not str or len(obj) != 2:
+    """Read a message of a role and a text, and of what it answers, as nearly all are; None for any other.
+
+    Engines say null for all else that a reply could have.
+    """
+    get = obj.get
+    text, answers = get("content"), None
+    if type(text) is not str:
         return None
+    if len(obj) > 2:
+        if get("tool_calls") or get("reasoning_content") or get("reasoning") or get("function_call") is not None:
+            return None
+        if not text and get("refusal") is not None:
+            return None
+        answers = get("tool_call_id")
+        if answers is not None and not (type(answers) is str and answers.isascii()):
+            return None
     said = obj.get("role")
     begin = _PLAIN.get(said) if type(said) is str else None
     if begin is None:
@@ -149,8 +161,9 @@ def _maybe_plain(obj: dict[str, Any]) -> Message | None:
     except UnicodeEncodeError:
         return None
     # As `_message` hashes it: role, text, no tool calls.
-    told = b"%b%b%b%b" % (hashed, len(raw).to_bytes(8, "little"), raw, _NO_CALLS)
-    return Message(role=role, text=text, digest=hashlib.blake2b(told, digest_size=DIGEST_BYTES).digest())
+    told = b"".join((hashed, len(raw).to_bytes(8, "little"), raw, _NO_CALLS))
+    named = hashlib.blake2b(told, digest_size=DIGEST_BYTES).digest()
+    return Message(role=role, text=text, tool_call_id=answers, digest=named)
 
 
 def _message(

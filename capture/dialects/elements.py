@@ -102,9 +102,11 @@ class Elements:
                 deque(map(self._kept.move_to_end, map(_RAW, found)), maxlen=0)
             if len(found) == len(raws):
                 return tuple(found)
-            return tuple([known or self._read(one) for known, one in zip(kept, raws, strict=True)])
+            fresh = {one: _read(one) for known, one in zip(kept, raws, strict=True) if known is None}
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError):
             return None
+        self._keep(fresh)
+        return tuple([known or fresh[one] for known, one in zip(kept, raws, strict=True)])
 
     def maybe_tools(self, raw: bytes) -> Tools | None:
         """Read a tool list; None where strict JSON can't read it."""
@@ -125,21 +127,12 @@ class Elements:
                 self._spend(_cost(raw))
         return found
 
-    def _read(self, raw: bytes) -> Element:
-        value = msgspec.json.decode(raw)
-        found = Element(
-            raw=raw,
-            name=digest(raw),
-            value=digest(msgspec.json.encode(value, order="sorted")),
-            message=canonical.from_chat(value),
-            fetched=fetched(value),
-        )
-        if len(raw) < LARGE:
-            with self._lock:
-                if raw not in self._kept:
-                    self._kept[raw] = found
-                    self._spend(_cost(raw))
-        return found
+    def _keep(self, fresh: dict[bytes, Element]) -> None:
+        with self._lock:
+            # Another thread may have read the same meanwhile.
+            new = [one for one in fresh if one not in self._kept and len(one) < LARGE]
+            self._kept.update([(one, fresh[one]) for one in new])
+            self._spend(sum(map(_cost, new)))
 
     def _spend(self, size: int) -> None:
         self._room -= size
@@ -161,6 +154,37 @@ class Elements:
         if raw != _MARK:
             self._room += _cost(raw)
         return raw
+
+
+def _read(raw: bytes) -> Element:
+    """Read one message. Raises `msgspec.MsgspecError` and others for what strict JSON can't read."""
+    value = msgspec.json.decode(raw)
+    message = canonical.from_chat(value)
+    known = _maybe_value(value, message)
+    if known is not None:
+        return Element(raw=raw, name=digest(raw), value=known, message=message, fetched=None)
+    return Element(
+        raw=raw,
+        name=digest(raw),
+        value=digest(msgspec.json.encode(value, order="sorted")),
+        message=message,
+        fetched=fetched(value),
+    )
+
+
+def _maybe_value(value: Any, message: Message) -> bytes | None:
+    """Return the digest of a message's value where its canonical form says all of it; None where it doesn't.
+
+    That is so of a role, a text and what a tool's result answers, as nearly all have; most of the bytes are then hashed
+    twice and not three times. What it is hashed from is no JSON, so it is never that of another message.
+    """
+    if type(value) is not dict or value.get("content") is not message.text or value.get("role") != message.role:
+        return None
+    if len(value) == 2:
+        return message.digest
+    if len(value) == 3 and (answers := message.tool_call_id) is not None and value.get("tool_call_id") == answers:
+        return digest(message.digest + answers.encode())
+    return None
 
 
 def _cost(raw: bytes) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 
 import msgspec
 import pytest
@@ -177,6 +178,28 @@ def test_nothing_raises(value):
     assert message == from_chat(value)
     assert tools_digest(value) == tools_digest(value)
     assert all(isinstance(name, str) for name in tool_names(value))
+
+
+words = st.sampled_from(["", "a", "é", "\ud800", "system", "developer", "tool"])
+fields = st.fixed_dictionaries(
+    {"role": words, "content": words},
+    optional={
+        "tool_call_id": words | st.none(),
+        "name": words,
+        "refusal": words | st.none(),
+        "reasoning": words | st.none(),
+        "reasoning_content": words | st.none(),
+        "tool_calls": st.sampled_from([None, [], [CALL], 5]),
+        "function_call": st.sampled_from([None, {}, CALL["function"]]),
+        "annotations": st.none(),
+    },
+)
+
+
+@given(fields)
+def test_the_short_way_reads_as_the_long_one_does(message):
+    # What is no dict takes the long one.
+    assert from_chat(message) == from_chat(MappingProxyType(message))
 
 
 @given(st.text(st.characters(codec=None)))

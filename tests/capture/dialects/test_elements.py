@@ -30,6 +30,29 @@ def test_a_message_is_known_by_its_bytes_and_by_its_value() -> None:
     assert one.message == canonical.from_chat({"role": "user", "content": "a"})
 
 
+words = st.sampled_from(["", "a", "b", "user", "developer", "system", "tool"])
+messages = st.fixed_dictionaries(
+    {"role": words, "content": words | st.none() | st.sampled_from([["a"], [{"type": "text", "text": "a"}]])},
+    optional={"tool_call_id": words | st.none(), "name": words, "reasoning": words, "tool_calls": st.just([])},
+)
+
+
+@given(st.lists(messages, min_size=2, max_size=2), st.booleans())
+def test_digests_of_values_are_equal_where_the_values_are(pair: list[Any], turned: bool) -> None:
+    one, other = pair if not turned else (pair[0], dict(reversed(pair[0].items())))
+    read = Elements().maybe_messages(raw([one, other]))
+    assert read is not None
+    assert (read[0].value == read[1].value) == (one == other)
+    assert [each.message for each in read] == [canonical.from_chat(one), canonical.from_chat(other)]
+
+
+def test_a_message_that_stands_twice_is_read_once() -> None:
+    one = {"role": "user", "content": "a"}
+    read = Elements().maybe_messages(raw([one, {"role": "user", "content": "b"}, one]))
+    assert read is not None
+    assert read[0] is read[2] is not read[1]
+
+
 def test_what_is_kept_is_the_same_object() -> None:
     elements = Elements()
     first = elements.maybe_messages(raw([{"role": "user", "content": "a"}]))
