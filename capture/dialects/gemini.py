@@ -14,12 +14,14 @@ import msgspec
 
 from capture import rawjson
 from capture.dialects import messages_fields as field
-from capture.dialects.base import NO_TARGET, Asked, Earlier, Request, Target, Translator, translated
+from capture.dialects.base import NO_TARGET, Asked, Earlier, Own, Request, Target, Translator, translated
 from capture.dialects.chat import Chat
 from capture.dialects.gemini_error import error_body
 from capture.dialects.gemini_fields import Node
+from capture.dialects.gemini_repeats import READ_APART, maybe_apart
 from capture.dialects.gemini_reply import Form, GeminiTranslator
 from capture.dialects.gemini_request import chat_request, shows_thoughts
+from capture.dialects.repeats import UNTRANSLATED, body_digest, value_digest
 from capture.errors import TreeringError
 
 _chat = Chat()
@@ -33,8 +35,12 @@ class Gemini:
 
     def read(self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = ()) -> Request:
         """Read a request. Raises `ClientError` (400) naming the field for what can't be taken or translated."""
-        values, strict = field.decoded(body)
-        return _read(Node(values, ""), target, strict=strict)
+        try:
+            request = _maybe_read_apart(body, target)
+        except UNTRANSLATED:
+            # Perhaps no fault at all; if one, the long way names it.
+            request = None
+        return _read_whole(body, target) if request is None else request
 
     def read_count(self, body: bytes, *, target: Target = NO_TARGET) -> Request:
         """Read a request to count tokens: contents alone, or a whole body as `generateContentRequest`."""
@@ -74,25 +80,68 @@ class Gemini:
         return translated(GeminiTranslator(request.original), kind, body, streamed=request.streamed)
 
 
+def _maybe_read_apart(body: bytes, target: Target) -> Request | None:
+    """Read a request as `_read_whole` does, but of what came before only what is new. May raise `UNTRANSLATED`."""
+    fields = rawjson.split(body)
+    apart = maybe_apart(fields)
+    if apart is None:
+        return None
+    rest = Node({name: msgspec.json.decode(raw) for name, raw in fields.items() if name not in READ_APART}, "")
+    streamed = bool(target.streamed)
+    chat, repairs = chat_request(rest, model=target.model, streamed=streamed, known=apart.known)
+    chats = {name: value if isinstance(value, bytes) else msgspec.json.encode(value) for name, value in chat.items()}
+    others = {name: piece.value for name, piece in apart.others.items()}
+    own = Own(
+        fields=fields,
+        key="contents",
+        elements=[piece.raw for piece in apart.contents],
+        names=[piece.name for piece in apart.contents],
+    )
+    request = _chat.read_fields(chats, elements=apart.elements)
+    digest = body_digest([target.model, rest.fields], others, [piece.value for piece in apart.contents])
+    return _with(request, target, digest=digest, repairs=repairs, thoughts=shows_thoughts(rest), own=own)
+
+
+def _read_whole(body: bytes, target: Target) -> Request:
+    values, strict = field.decoded(body)
+    return _read(Node(values, ""), target, strict=strict)
+
+
 def _read(body: Node, target: Target, *, strict: bool) -> Request:
     streamed = bool(target.streamed)
     try:
         chat, repairs = chat_request(body, model=target.model, streamed=streamed)
         thoughts = shows_thoughts(body)
         fields = {name: field.encoded(value, strict=strict) for name, value in chat.items()}
-        digest = field.digest([target.model, body.fields], strict=strict)
+        digest = _digest(body, target) if strict else field.digest([target.model, body.fields], strict=False)
     except RecursionError as error:
         raise field.unreadable("it is nested too deeply") from error
-    request = _chat.read(rawjson.join(fields))
+    return _with(_chat.read(rawjson.join(fields)), target, digest=digest, repairs=repairs, thoughts=thoughts)
+
+
+def _with(
+    request: Request, target: Target, *, digest: str, repairs: list[str], thoughts: bool, own: Own | None = None
+) -> Request:
     # Usage comes through to the translator, which tells it in the API's own way.
-    asked = Asked(usage=streamed, logprobs=request.asked.logprobs, top_logprobs=request.asked.top_logprobs)
+    asked = Asked(usage=bool(target.streamed), logprobs=request.asked.logprobs, top_logprobs=request.asked.top_logprobs)
     return msgspec.structs.replace(
         request,
         asked=asked,
         body=digest,
         repairs=tuple(repairs),
         original=Form(sse=target.sse, thoughts=thoughts),
+        own=own,
     )
+
+
+def _digest(body: Node, target: Target) -> str:
+    """Return a digest of a body, all of it parsed, that is the one of a body read apart."""
+    values = body.fields
+    rest = {name: value for name, value in values.items() if name not in READ_APART}
+    apart = {name: value_digest(values[name]) for name in READ_APART - {"contents"} if name in values}
+    contents = values.get("contents")
+    listed = contents if isinstance(contents, list) else [contents]
+    return body_digest([target.model, rest], apart, list(map(value_digest, listed)))
 
 
 def _card(card: Mapping[str, Any]) -> dict[str, Any]:

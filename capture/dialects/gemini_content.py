@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from capture.dialects import messages_fields as field
@@ -60,14 +60,23 @@ def chat_messages(body: Node, note: Note) -> list[dict[str, Any]]:
 
     `note` is told the name of each repair. Raises `ClientError` naming the part at fault.
     """
-    out: list[dict[str, Any]] = []
-    if system := _system(body, note):
-        out.append({"role": "system", "content": system})
+    out = system_messages(body, note)
     body.required("contents")
     contents = body.nodes("contents")
     if not contents:
         raise field.wrong(body.path("contents"), "a list of one content at least")
-    calls = _Calls()
+    return out + of_contents(contents, Calls(), note)
+
+
+def system_messages(body: Node, note: Note) -> list[dict[str, Any]]:
+    """Return the chat message of a body's `systemInstruction`, none where it says nothing."""
+    system = _system(body, note)
+    return [{"role": "system", "content": system}] if system else []
+
+
+def of_contents(contents: Sequence[Node], calls: Calls, note: Note) -> list[dict[str, Any]]:
+    """Return the chat messages of contents that follow each other; `calls` are those of what came before."""
+    out: list[dict[str, Any]] = []
     turn: _Turn | None = None
     for content in contents:
         role = content.optional_text("role") or "user"
@@ -85,7 +94,7 @@ def chat_messages(body: Node, note: Note) -> list[dict[str, Any]]:
     return [*out, turn.message()] if turn is not None else out
 
 
-class _Calls:
+class Calls:
     """The calls of the history so far, and which of them await a result."""
 
     def __init__(self) -> None:
@@ -130,7 +139,7 @@ class _Turn:
         self._sealed: list[str] = []
         self._calls: list[dict[str, Any]] = []
 
-    def take(self, part: Node, calls: _Calls, note: Note) -> None:
+    def take(self, part: Node, calls: Calls, note: Note) -> None:
         if signature := part.optional_text("thoughtSignature"):
             self._sealed.append(thought_of(signature))
         kind = _kind(part, note)
@@ -184,7 +193,7 @@ def _system(body: Node, note: Note) -> str:
     return "\n".join(filter(None, texts))
 
 
-def _user(content: Node, calls: _Calls, note: Note) -> list[dict[str, Any]]:
+def _user(content: Node, calls: Calls, note: Note) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     parts: list[ChatPart] = []
     # Of the results so far, for the user message behind them.

@@ -14,13 +14,17 @@ Sources: the request types of google-genai 3.6 and the v1beta reference; the tra
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
+
+import msgspec
 
 from capture.dialects import messages_fields as field
 from capture.dialects.chat import MAX_CHOICES
 from capture.dialects.gemini_content import Note, chat_messages
 from capture.dialects.gemini_fields import Node, camel
 from capture.dialects.gemini_schema import json_schema
+from capture.dialects.repeats import Known, Repairs, ToolList, is_open
 from capture.errors import ClientError
 
 IGNORED = {
@@ -70,23 +74,29 @@ _LEVELS = ("MINIMAL", "LOW", "MEDIUM", "HIGH")
 _JSON, _TEXT, _ENUM = "application/json", "text/plain", "text/x.enum"
 
 
-def chat_request(body: Node, *, model: str | None, streamed: bool) -> tuple[dict[str, Any], list[str]]:
+def chat_request(
+    body: Node, *, model: str | None, streamed: bool, known: Known | None = None
+) -> tuple[dict[str, Any], list[str]]:
     """Return the chat request of a body, and the names of the repairs that it took.
 
-    Raises `ClientError` naming the field for what cannot be taken.
+    What is `known` of it is raw JSON in the request, and not looked at in `body`. Raises `ClientError` naming the field
+    for what cannot be taken.
     """
-    repairs: list[str] = []
-
-    def note(repair: str) -> None:
-        if repair not in repairs:
-            repairs.append(repair)
-
+    repairs = Repairs(() if known is None else known.repairs)
+    note = repairs.note
     chat: dict[str, Any] = {} if model is None else {"model": model}
-    chat["messages"] = chat_messages(body, note)
+    chat["messages"] = chat_messages(body, note) if known is None else known.messages
     if body.get("cachedContent") is not None:
         raise field.untranslatable(body.path("cachedContent"), "contents that the API keeps", hint="Send them.")
     _others(chat, body)
-    names = _tools(chat, body, note)
+    if known is None:
+        names: Collection[str] = _tools(chat, body, note)
+    else:
+        names = known.tools.names
+        if known.tools.raw is not None:
+            chat["tools"] = known.tools.raw
+        for repair in known.tools.repairs:
+            note(repair)
     _tool_choice(chat, body, names, note)
     if (config := body.node("generationConfig")) is not None:
         _sampling(chat, config)
@@ -95,8 +105,7 @@ def chat_request(body: Node, *, model: str | None, streamed: bool) -> tuple[dict
         for name in config.names():
             if name not in _CONFIG_READ:
                 note(f"generationConfig.{name[:64]}")
-    last = chat["messages"][-1]
-    if last["role"] == "assistant" and "tool_calls" not in last and last["content"]:
+    if is_open(chat["messages"]) if known is None else known.is_open:
         chat["continue_final_message"] = True
         chat["add_generation_prompt"] = False
     if streamed:
@@ -110,6 +119,15 @@ def shows_thoughts(body: Node) -> bool:
     config = body.node("generationConfig")
     thinking = None if config is None else config.node("thinkingConfig")
     return thinking is not None and thinking.flag("includeThoughts")
+
+
+def tool_list(tools: Any) -> ToolList:
+    """Return a body's `tools` as the engine gets them. Raises `ClientError`."""
+    chat: dict[str, Any] = {}
+    repairs = Repairs()
+    names = _tools(chat, Node({"tools": tools}, ""), repairs.note)
+    raw = msgspec.json.encode(chat["tools"]) if "tools" in chat else None
+    return ToolList(raw=raw, names=frozenset(names), repairs=tuple(repairs))
 
 
 def _others(chat: dict[str, Any], body: Node) -> None:
@@ -220,7 +238,7 @@ def _function(given: Node, note: Note) -> dict[str, Any]:
     return function
 
 
-def _tool_choice(chat: dict[str, Any], body: Node, names: list[str], note: Note) -> None:
+def _tool_choice(chat: dict[str, Any], body: Node, names: Collection[str], note: Note) -> None:
     config = body.node("toolConfig")
     if config is None:
         return

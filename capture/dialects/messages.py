@@ -21,8 +21,20 @@ from capture.dialects.chat import Chat
 from capture.dialects.messages_content import of_message, system_messages
 from capture.dialects.messages_error import error_body
 from capture.dialects.messages_reply import MessagesTranslator
-from capture.dialects.messages_request import Known, ToolList, chat_request, tool_list
-from capture.dialects.repeats import FEW_BYTES, UNTRANSLATED, Repeats, Unit, body_digest, joined, unit_of, value_digest
+from capture.dialects.messages_request import chat_request, tool_list
+from capture.dialects.repeats import (
+    FEW_BYTES,
+    UNTRANSLATED,
+    Known,
+    Repairs,
+    Repeats,
+    ToolList,
+    Unit,
+    body_digest,
+    joined,
+    unit_of,
+    value_digest,
+)
 from capture.errors import TreeringError
 
 _chat = Chat()
@@ -121,13 +133,13 @@ def _raw(value: Any) -> bytes:
 
 
 def _unit(message: Any) -> Unit:
-    repairs: dict[str, None] = {}
-    return unit_of(of_message(message, "messages", lambda repair: repairs.update({repair: None})), tuple(repairs))
+    repairs = Repairs()
+    return unit_of(of_message(message, "messages", repairs.note), repairs)
 
 
 def _system(value: Any) -> Unit:
-    repairs: dict[str, None] = {}
-    return unit_of(system_messages(value, lambda repair: repairs.update({repair: None})), tuple(repairs))
+    repairs = Repairs()
+    return unit_of(system_messages(value, repairs.note), repairs)
 
 
 _messages = Repeats(_unit)

@@ -21,6 +21,7 @@ import msgspec
 
 from capture.dialects import messages_fields as field
 from capture.dialects.messages_content import Note, chat_messages
+from capture.dialects.repeats import Known, Repairs, ToolList, is_open
 from capture.errors import ClientError
 
 IGNORED = {
@@ -76,24 +77,6 @@ _READ = frozenset(
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-class ToolList(msgspec.Struct, frozen=True, kw_only=True):
-    """A body's tools as the engine gets them: raw JSON, None where it gets none; their names, and the repairs."""
-
-    raw: bytes | None = None
-    names: frozenset[str] = frozenset()
-    repairs: tuple[str, ...] = ()
-
-
-class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What was translated before of a body: its system prompt and messages, and its tools."""
-
-    # The chat messages as raw JSON, and the repairs that they took.
-    messages: bytes
-    repairs: list[str]
-    is_open: bool
-    tools: ToolList
-
-
 def chat_request(
     values: Mapping[str, Any], *, streamed: bool, counting: bool = False, known: Known | None = None
 ) -> tuple[dict[str, Any], list[str]]:
@@ -102,18 +85,13 @@ def chat_request(
     `counting` reads a body whose tokens are to be counted, which has no `max_tokens`. What is `known` of it is raw JSON
     in the request, and not looked at in `values`. Raises `ClientError` naming the field for what cannot be taken.
     """
-    repairs: list[str] = []
-
-    def note(repair: str) -> None:
-        if repair not in repairs:
-            repairs.append(repair)
-
+    repairs = Repairs(() if known is None else known.repairs)
+    note = repairs.note
     chat: dict[str, Any] = {"model": field.text(values, "model", "")}
     if known is None:
         chat["messages"] = chat_messages(values.get("system"), field.required(values, "messages", "messages"), note)
     else:
         chat["messages"] = known.messages
-        repairs += known.repairs
     for name, value in values.items():
         if name in LEFT_OUT and value:
             note(name)
@@ -133,7 +111,7 @@ def chat_request(
     _tool_choice(chat, values.get("tool_choice"), names)
     _thinking(chat, values.get("thinking"), note)
     _output(chat, values, note)
-    if _is_open(chat["messages"][-1]) if known is None else known.is_open:
+    if is_open(chat["messages"]) if known is None else known.is_open:
         chat["continue_final_message"] = True
         chat["add_generation_prompt"] = False
     if streamed:
@@ -145,8 +123,8 @@ def chat_request(
 def tool_list(tools: Any) -> ToolList:
     """Return a body's `tools` as the engine gets them. Raises `ClientError`."""
     chat: dict[str, Any] = {}
-    repairs: dict[str, None] = {}
-    names = _tools(chat, tools, lambda repair: repairs.update({repair: None}))
+    repairs = Repairs()
+    names = _tools(chat, tools, repairs.note)
     raw = msgspec.json.encode(chat["tools"]) if "tools" in chat else None
     return ToolList(raw=raw, names=frozenset(names), repairs=tuple(repairs))
 
@@ -259,7 +237,3 @@ def _output(chat: dict[str, Any], values: Mapping[str, Any], note: Note) -> None
     for name, value in config.items():
         if name not in ("effort", "format") and value is not None:
             note(f"output_config.{name[:64]}")
-
-
-def _is_open(last: Mapping[str, Any]) -> bool:
-    return last["role"] == "assistant" and "tool_calls" not in last and bool(last["content"])

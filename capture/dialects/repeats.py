@@ -91,13 +91,40 @@ class Kept(Generic[Key, Value]):
         self._old, self._young, self._size, self._turned = self._young, {}, 0, at
 
 
+class Repairs(list[str]):
+    """The names of repairs, each once."""
+
+    def note(self, repair: str) -> None:
+        """Note a repair."""
+        if repair not in self:
+            self.append(repair)
+
+
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
     """What a part of a conversation means: chat messages, and the repairs that it took."""
 
     elements: tuple[Element, ...]
     repairs: tuple[str, ...] = ()
-    # Its last message is an assistant's text and no call: a conversation that ends here is to be gone on with.
+    # See `is_open`.
     is_open: bool = False
+
+
+class ToolList(msgspec.Struct, frozen=True, kw_only=True):
+    """A body's tools as the engine gets them: raw JSON, None where it gets none; their names, and the repairs."""
+
+    raw: bytes | None = None
+    names: frozenset[str] = frozenset()
+    repairs: tuple[str, ...] = ()
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What was translated before of a body: its system prompt and messages, and its tools."""
+
+    # The chat messages as raw JSON, and the repairs that they took.
+    messages: bytes
+    repairs: list[str]
+    is_open: bool
+    tools: ToolList
 
 
 class Piece(msgspec.Struct, Generic[Meaning], frozen=True, kw_only=True):
@@ -150,9 +177,13 @@ def unit_of(messages: Sequence[dict[str, Any]], repairs: Sequence[str]) -> Unit:
     elements = read_messages(msgspec.json.encode(messages))
     if elements is None:
         raise UnicodeError("the messages are no strict JSON")
-    last = messages[-1] if messages else {"role": ""}
-    is_open = last["role"] == "assistant" and "tool_calls" not in last and bool(last["content"])
-    return Unit(elements=elements, repairs=tuple(repairs), is_open=is_open)
+    return Unit(elements=elements, repairs=tuple(repairs), is_open=is_open(messages))
+
+
+def is_open(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Say if chat messages end with an assistant's text and no call, to be gone on with."""
+    last = messages[-1] if messages else {}
+    return last.get("role") == "assistant" and "tool_calls" not in last and bool(last["content"])
 
 
 def joined(units: Sequence[Unit]) -> tuple[bytes, tuple[Element, ...], list[str]]:
