@@ -21,6 +21,12 @@ MOST_TRAILER = 65_536
 
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?")
 
+# By the length of one whole chunk: its size line, written as servers write it. A length tells how many digits it has.
+_N_LEADS = 4_096 + 7
+_LEADS = [b""] * _N_LEADS
+for _size in range(1, 4_096):
+    _LEADS[_size + 4 + len(b"%x" % _size)] = b"%x\r\n" % _size
+
 
 class Chunks:
     """Takes the transfer coding off a body (RFC 9112, section 7.1). Sans-I/O."""
@@ -44,6 +50,10 @@ class Chunks:
         """Return the data of one whole chunk, as engines write them, an event each; None for anything else."""
         if self._left is not None or self._held or self._trailer or not data.endswith(b"\r\n"):
             return None
+        if len(data) < _N_LEADS:
+            # An event of a token or a few.
+            lead = _LEADS[len(data)]
+            return data[len(lead) : -2] if lead and data.startswith(lead) else None
         end = data.find(b"\r\n", 0, 10)
         size = len(data) - end - 4
         return data[end + 2 : -2] if size > 0 and data[:end] == b"%x" % size else None

@@ -31,7 +31,7 @@ from capture.content import Content
 from capture.draft import Draft
 from capture.errors import CaptureError, EngineError, StoreError, TreeringError
 from capture.outlet import maybe_outlet
-from capture.recorder import Recorder
+from capture.recorder import Lane, Recorder
 from capture.silence import Silence
 from capture.tasks import spawn
 from capture.transcripts import Transcript
@@ -268,41 +268,68 @@ class Passage:
 
     async def _relay_to_finish(self, answer: Reply, response: web.StreamResponse | None) -> None:
         recorder, start, said = self._recorder, self._draft.start, self.said
-        spooled = renewed = start
+        spooled = start
+        due = start + RENEW_S
         unfinished = 0
+        lane: Lane | None = None
+        monotonic, add = time.monotonic, said.add
         # Of a piece that was poured, what the agent's connection did not take.
         owed = b""
         limit, clock = self._calls.silence_s, asyncio.get_running_loop().time
         content = answer.content
         pourable = content if isinstance(content, Content) else None
         outlet = maybe_outlet(response) if response is not None and pourable is not None else None
+        write = outlet.write if outlet is not None else _written
         name = f"keep alive {self._draft.live.id}/{self._draft.n}"
+
+        def attend(now: float) -> None:
+            """Do what is done once in a while: with each event it would cost more than the event."""
+            nonlocal due, spooled
+            patience.reschedule(clock() + limit)
+            if now - spooled > SPOOL_EVERY_S:
+                self._calls.spool(self._draft)
+                spooled = now
+            due = min(now + RENEW_S, spooled + SPOOL_EVERY_S)
 
         def take(data: bytes) -> bytes:
             """Record what came; return what goes out of it."""
-            nonlocal spooled, renewed, unfinished
-            silence.since = now = time.monotonic()
-            if now - renewed > RENEW_S:
-                # Not with each event: that would cost more than the event.
-                patience.reschedule(clock() + limit)
-                renewed = now
+            nonlocal unfinished
+            silence.since = now = monotonic()
             if relayed := recorder.feed(data, (now - start) * 1000):
                 unfinished = 0
                 # First here: who follows has it even if the agent leaves in the middle of the write.
                 said.add(relayed)
             elif (unfinished := unfinished + len(data)) > REPLY_LIMIT:
                 recorder.cut(f"{REPLY_LIMIT} bytes came of which no event ended")
-            if now - spooled > SPOOL_EVERY_S:
-                self._calls.spool(self._draft)
-                spooled = now
+            if now > due:
+                attend(now)
             return relayed
 
         def pass_on(data: bytes) -> bool:
-            nonlocal owed
+            nonlocal lane, owed
+            relayed = None
+            if lane is not None:
+                # The ordinary token: `take`, less all that it can't change.
+                try:
+                    relayed = lane(data)
+                except Exception as error:  # noqa: BLE001 - recording never decides forwarding
+                    recorder.failed(error)
+                if relayed is not None:
+                    silence.since = now = monotonic()
+                    if now > due:
+                        attend(now)
+                    if not relayed:
+                        return True
+                    add(relayed)
+                    if write(relayed):
+                        return True
+                    owed = relayed
+                    return False
             relayed = take(data)
-            if relayed and outlet is not None and not outlet.write(relayed):
+            if relayed and not write(relayed):
                 owed = relayed
                 return False
+            lane = recorder.maybe_lane()
             return recorder.state == "relaying"
 
         try:
@@ -460,6 +487,11 @@ class Passage:
     @property
     def _gone(self) -> bool:
         return is_gone(self._incoming)
+
+
+def _written(piece: bytes) -> bool:
+    """Stand in for an outlet where there is none: nothing is poured then."""
+    raise AssertionError(f"{len(piece)} bytes were poured, and nobody takes them")
 
 
 def is_gone(incoming: web.Request) -> bool:

@@ -40,6 +40,9 @@ State = Literal[
     "waiting", "answering", "refused", "relaying", "finished", "closing", "aborting", "failing", "failed",
     "ended", "released",
 ]  # fmt: skip
+Lane = Callable[[bytes], bytes | None]
+"""The short way of a stream's ordinary tokens: what to relay of what came, None for the long way."""
+
 Step = Literal[
     "answer", "refusal", "bytes", "whole", "finish", "abort", "done", "error", "eof", "cut", "hang_up", "stop",
     "release",
@@ -129,6 +132,7 @@ class Recorder:
         self._express: Callable[[bytes], tuple[bytes, bool] | None] | None = (
             getattr(reader, "express", None) if translator is None else maybe_express(reader, translator, self._failed)
         )
+        self._lane: Callable[[], Lane | None] | None = getattr(reader, "maybe_lane", None)
         # The choices that a reader has met, where it can say so cheaply.
         self._indices: Callable[[], Iterable[int]] | None = getattr(reader, "indices", None)
         self._answer_status: int | None = None
@@ -214,6 +218,32 @@ class Recorder:
         relayed = self._take(events[0]) if len(events) == 1 else b"".join([self._take(event) for event in events])
         self._n_relayed += len(relayed)
         return relayed
+
+    def maybe_lane(self) -> Lane | None:
+        """Return the short way of `feed` for what comes next, where there is one; it serves until it says None.
+
+        It says what to relay, without a look at the time: a first token goes the long way. Anything that isn't an
+        ordinary token's event gives None, and has changed nothing.
+        """
+        if self.state != "relaying" or self.first_token_ms is None or not self._n_relayed:
+            return None
+        if not self._decoder.at_border:
+            return None
+        if self._translator is None and self._lane is not None:
+            return self._lane()
+        express = self._express
+        if express is None:
+            return None
+
+        def lane(data: bytes) -> bytes | None:
+            quick = express(data)
+            return None if quick is None else quick[0]
+
+        return lane
+
+    def failed(self, error: Exception) -> None:
+        """Note that recording failed; it costs the record, not the reply."""
+        self._failed(error)
 
     def whole(self, body: bytes, at_ms: float) -> None:
         """Take a whole body, at a time in milliseconds; `release` gives what the client gets of it.

@@ -12,7 +12,6 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
 
 from multidict import CIMultiDict
 
@@ -25,11 +24,28 @@ LAG = 2**20
 """Bytes that one who follows may be behind."""
 
 
+class _Total:
+    """Bytes that all transcripts of the process keep together, read as an attribute of their class.
+
+    Not an attribute itself: a class that is written to loses the interpreter's caches of all its methods, and it is
+    written to with every token.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def __get__(self, instance: object, owner: type) -> int:
+        return self.bytes
+
+
+_total = _Total()
+
+
 class Transcript:
     """One call's reply as it goes out."""
 
     # Of all transcripts of the process together, in bytes.
-    kept: ClassVar[int] = 0
+    kept = _total
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -66,12 +82,13 @@ class Transcript:
         """Keep what goes out."""
         if self.dropped:
             return
+        size = len(piece)
         self.pieces.append(piece)
-        self._size += len(piece)
-        Transcript.kept += len(piece)
+        self._size += size
+        _total.bytes += size
         if self.followers:
             self._tell()
-        if Transcript.kept > BUDGET and not self._read:
+        if _total.bytes > BUDGET and not self._read:
             self.dropped = True
             self.close()
 
@@ -87,7 +104,7 @@ class Transcript:
 
     def close(self) -> None:
         """Let go of what is kept, once nobody can join any more; who follows still reads it to its end."""
-        Transcript.kept -= self._size
+        _total.bytes -= self._size
         self._size = 0
         self._closed = True
         self._let_go()

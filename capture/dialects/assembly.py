@@ -62,6 +62,10 @@ class Assembly:
             pieces = self._pieces[name] = []
         pieces.append(text)
 
+    def pieces(self, name: str) -> list[str]:
+        """Return where the pieces of a text are kept, by its name."""
+        return self._pieces.setdefault(name, [])
+
     def message(self) -> dict[str, Any]:
         """Return the message as a whole reply would have held it."""
         texts = {name: "".join(pieces) for name, pieces in self._pieces.items()}

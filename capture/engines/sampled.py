@@ -33,6 +33,7 @@ class _Logprobs(msgspec.Struct, gc=False):
 
 _ids = msgspec.json.Decoder(list[_Id])
 _logprobs = msgspec.json.Decoder(_Logprobs)
+_floats = msgspec.json.Decoder(list[float]).decode
 
 decode_ids = _ids.decode
 """Decode a list of token ids. Raises ValueError, or RecursionError, where it isn't one."""
@@ -127,21 +128,31 @@ class Sampled:
         self._logprobs: list[float] = []
         self._scored = False
         self._torn = False
+        # Ids and logprobs that came one at a time, in pairs, each checked and in place behind all else; not yet read.
+        self.raw: tuple[list[bytes], list[bytes]] = ([], [])
+        self._n_read = 0
 
     def __len__(self) -> int:
-        return len(self._logprobs)
+        return len(self._logprobs) + len(self.raw[0])
 
     def __repr__(self) -> str:
         return f"<Sampled {len(self)} ids{'' if self._scored else ', no logprobs'}{', torn' if self._torn else ''}>"
 
     @property
+    def swift(self) -> int:
+        """How many came one at a time (`raw`)."""
+        return self._n_read + len(self.raw[0])
+
+    @property
     def ids(self) -> IntArray | None:
         """The ids, int32."""
+        self._settle()
         return None if self._ids is None or self._torn else np.array(self._ids, dtype=np.int32)
 
     @property
     def logprobs(self) -> FloatArray | None:
         """The logprobs, float32, as long as the ids, NaN where an id came without one."""
+        self._settle()
         if self._ids is None or self._torn or not self._scored:
             return None
         return np.array(self._logprobs, dtype=np.float32)
@@ -173,12 +184,21 @@ class Sampled:
     def take_one(self, id_: int, logprob: float) -> None:
         """Take one id and its logprob."""
         self._scored = True
-        if self._ids is None:
-            self._ids = []
-        self._ids.append(id_)
-        self._logprobs.append(logprob)
+        self._extend([id_], [logprob])
+
+    def _settle(self) -> None:
+        """Read what came one at a time."""
+        ids, logprobs = self.raw
+        if ids:
+            self._n_read += len(ids)
+            read = decode_ids(b"[%b]" % b",".join(ids)), _floats(b"[%b]" % b",".join(logprobs))
+            ids.clear()
+            logprobs.clear()
+            self.take(*read)
 
     def _extend(self, ids: list[int], logprobs: list[float]) -> None:
+        if self.raw[0]:
+            self._settle()
         if self._ids is None:
             self._ids = []
         self._ids += ids

@@ -20,7 +20,7 @@ microsecond, and nothing is decoded but the text and two numbers.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -58,6 +58,9 @@ _token = re.compile(
 
 Token = tuple[bytes, bytes, bytes, str, bytes, bytes]
 """What the client gets of a token's event, the text's field, the text as it came and as it reads, logprob and id."""
+
+Lane = Callable[[bytes], bytes | None]
+"""Records an event and returns what the client gets of it; None, and nothing is changed, if it is not for this way."""
 
 # The raw delta and the delta, the raw logprobs and the logprobs, the raw ids and the ids.
 Piece = tuple[bytes, dict[str, Any], bytes, list[float], bytes, list[int]]
@@ -106,6 +109,37 @@ class Stamp:
             return None
         return b"%b%b%b" % (self._before, delta, self._behind), name, text, said, logprob, token
 
+    def maybe_lane(self, keep: Callable[[str], list[str]], raw: tuple[list[bytes], list[bytes]]) -> Lane | None:
+        """Return `maybe_token` as one function that also keeps what it read; None where no event goes that way.
+
+        `keep` says where the pieces of a text are kept, by its field; `raw` is where ids and logprobs are, unread: in
+        one go they cost a tenth. All written out, and bound once: a token costs 1.4 us, of which 0.8 is the expression.
+        """
+        if self._behind is None:
+            return None
+        lead, n_lead, before, behind = self._lead, self._n_lead, self._before, self._behind
+        add_id, add_logprob = raw[0].append, raw[1].append
+        # By the field, as it stands.
+        adds: dict[bytes, Callable[[str], None]] = {}
+
+        def lane(event: bytes) -> bytes | None:
+            if not event.startswith(lead) or (found := _token(event, n_lead)) is None:
+                return None
+            delta, name, text, logprob, token = found.groups()
+            try:
+                said = read_text(text)
+            except ValueError:
+                return None
+            add = adds.get(name)
+            if add is None:
+                add = adds[name] = keep(name.decode()).append
+            add(said)
+            add_id(token)
+            add_logprob(logprob)
+            return before + delta + behind
+
+        return lane
+
     def maybe_read(self, data: bytes, lead: int = 0, tail: int = 0) -> Piece | None:
         """Read a chunk, `lead` and `tail` bytes of something else around it; None if only the full reader can.
 
@@ -149,7 +183,9 @@ class Stamp:
 
 def read_text(text: bytes) -> str:
     """Return what plain text reads, between its quotes. Raises ValueError for what is no UTF-8."""
-    return text.decode() if b"\\" not in text else _text(b'"%b"' % text)
+    said = text.decode()
+    # Not looked for in bytes: that takes five times as long (CPython 3.11 tries a number first).
+    return said if "\\" not in said else _text(b'"%b"' % text)
 
 
 def maybe_begin(data: bytes, top: dict[str, bytes], choices: Sequence[dict[str, bytes]]) -> bytes | None:

@@ -24,7 +24,7 @@ from capture.engines.chat_reader import FLAGS, ChatReader, Track
 from capture.engines.id_text import maybe_parse
 from capture.engines.lift import Lifted, maybe_lift
 from capture.engines.sampled import NULL
-from capture.engines.stamp import Piece, Stamp, Token, begin_of, maybe_begin
+from capture.engines.stamp import Lane, Piece, Stamp, Token, begin_of, maybe_begin
 from capture.engines.tips import Known
 from capture.engines.wire import ON_THE_FINISH, with_usage
 from capture.errors import EngineError
@@ -114,11 +114,17 @@ class VllmReader(ChatReader):
         # Made of the last event that was read in full, so it says of the head what that said; and that event's choice.
         self._stamp: Stamp | None = None
         self._stamped: Track
+        # The way of its ordinary tokens, and the stamp that it was made of.
+        self._lane: Lane | None = None
+        self._laned: Stamp | None = None
+        # Events of the stamped choice that a lane has taken, as far as they are counted.
+        self._n_swift = 0
         self._single = request.choices == 1
 
     def event(self, data: bytes) -> Seen:
         """Read the data of one server-sent event."""
         if self._stamp is not None:
+            self._count_swift()
             if (piece := self._stamp.maybe_read(data)) is not None:
                 self._events += 1
                 return self._read_stamped(self._stamp, data, piece)
@@ -174,6 +180,24 @@ class VllmReader(ChatReader):
         shown = stamp.shown(raw, piece)
         return raw if shown is raw else b"data: " + shown + b"\n\n", sampled
 
+    def maybe_lane(self) -> Lane | None:
+        """Return `express` for single tokens of plain text alone, while chunks are stamped as they are now.
+
+        It says what the client gets; None, and nothing is changed, for anything else.
+        """
+        stamp = self._stamp
+        if stamp is not self._laned:
+            self._laned = stamp
+            track = self._stamped
+            self._lane = None if stamp is None else stamp.maybe_lane(track.assembly.pieces, track.sampled.raw)
+        return self._lane
+
+    def _count_swift(self) -> None:
+        """Count the events that a lane took."""
+        swift = self._stamped.sampled.swift
+        self._events += swift - self._n_swift
+        self._n_swift = swift
+
     def maybe_token(self, raw: bytes) -> tuple[Stamp, Token] | None:
         """Return what came if it is the event of one token of plain text, and by which stamp; nothing is changed."""
         stamp = self._stamp
@@ -204,6 +228,7 @@ class VllmReader(ChatReader):
         if begin is None or not choices:
             return
         self._stamped = self._track(choices[0])
+        self._n_swift = self._stamped.sampled.swift
         renamed = top if self._model is None or "model" not in top else top | {"model": self._model}
         shown = begin_of(renamed, choices[0])
         self._stamp = Stamp(begin, shown=shown, logprobs=self._asked.logprobs, ids=self._asked.token_ids)

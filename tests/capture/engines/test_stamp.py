@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from capture.dialects.chat import Chat
 from capture.engines.base import Choice, Seen
+from capture.engines.sampled import MAX_DOUBTS
 from capture.engines.stamp import Stamp, begin_of, maybe_begin
 from capture.engines.vllm import VllmReader
-from capture.recorder import Recorder
+from capture.recorder import Lane, Recorder
 from capture.sse import encode
 from tests.engine import chunk, usage_chunk
 from tests.playbook import body
@@ -212,6 +213,109 @@ def test_the_short_way_of_an_event_is_the_long_way(
     assert quick.release() == full.release()
     assert list(map(told, readers[0].choices())) == list(map(told, readers[1].choices()))
     assert (readers[0].reply(), readers[0].undecoded) == (readers[1].reply(), readers[1].undecoded)
+
+
+class Laned:
+    """A recorder that is fed as the relay feeds it: by its lane, and all that the lane leaves in full."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.lane: Lane | None = None
+        self.taken = 0
+
+    def feed(self, raw: bytes, at_ms: float) -> bytes:
+        relayed = None if self.lane is None else self.lane(raw)
+        if relayed is None:
+            relayed = self.recorder.feed(raw, at_ms)
+            self.lane = self.recorder.maybe_lane()
+        else:
+            self.taken += 1
+        return relayed
+
+
+def number_of(reader: VllmReader) -> int:
+    """The number of the next event that can't be read, as the record would say it."""
+    reader.event(b"{" + b" " * 20)
+    return int(reader.undecoded[-1].split()[1])
+
+
+@given(events(), st.booleans(), st.booleans(), st.sampled_from([None, "m", "theirs"]), st.integers(0, 9))
+@example([TOKEN] * 5, False, False, None, 3)
+def test_a_lane_is_the_long_way(
+    stream: list[bytes], token_ids: bool, logprobs: bool, model: str | None, looked_at: int
+) -> None:
+    """Two recorders, one read in between, of which one may go neither the lane nor the short way."""
+    request = Chat().read(body(stream=True, return_token_ids=token_ids, logprobs=logprobs, top_logprobs=1))
+    readers = [VllmReader(request, model=model) for _ in range(2)]
+    quick, full = (Recorder(request, reader) for reader in readers)
+    full._express = None
+    laned = Laned(quick)
+    for one in (quick, full):
+        one.answered(200)
+    for at, data in enumerate(stream):
+        raw = encode(data)
+        if raw.count(b"\n\n") == 1:
+            assert laned.feed(raw, at) == full.feed(raw, at)
+            assert (quick.state, quick.first_token_ms, quick.error) == (full.state, full.first_token_ms, full.error)
+        if at == looked_at:
+            assert list(map(told, readers[0].choices())) == list(map(told, readers[1].choices()))
+    for one in (quick, full):
+        one.eof()
+    assert (quick.status, quick.clean, quick.refuse) == (full.status, full.clean, full.refuse)
+    assert quick.release() == full.release()
+    assert list(map(told, readers[0].choices())) == list(map(told, readers[1].choices()))
+    assert (readers[0].reply(), readers[0].undecoded) == (readers[1].reply(), readers[1].undecoded)
+    if len(readers[0].undecoded) < MAX_DOUBTS:
+        assert number_of(readers[0]) == number_of(readers[1])
+
+
+def test_an_ordinary_stream_goes_by_the_lane() -> None:
+    """Lest the equality above be that of the long way with itself."""
+    reader = VllmReader(Chat().read(body(stream=True)))
+    recorder = Recorder(reader._request, reader)
+    laned = Laned(recorder)
+    recorder.answered(200)
+    for at in range(6):
+        assert b'"content":"x"' in laned.feed(encode(TOKEN), at)
+    # The first is read in full, for a stamp; from there on there is a lane.
+    assert laned.taken == 5
+    assert b'"content":"xxxxxx"' in (reader.reply() or b"")
+    assert recorder.first_token_ms == 0
+
+
+def test_a_lane_begins_behind_the_first_token_and_at_an_events_border() -> None:
+    reader = VllmReader(Chat().read(body(stream=True)))
+    recorder = Recorder(reader._request, reader)
+    recorder.answered(200)
+    recorder.feed(encode(compact(chunk(role=True))), 0)
+    assert recorder.maybe_lane() is None
+    recorder.feed(encode(TOKEN), 1)
+    assert recorder.maybe_lane() is not None
+    recorder.feed(encode(TOKEN)[:9], 2)
+    assert recorder.maybe_lane() is None
+    recorder.feed(encode(TOKEN)[9:], 3)
+    assert recorder.maybe_lane() is not None
+    # A client that gets the ids has none.
+    asked = VllmReader(Chat().read(body(stream=True, return_token_ids=True)))
+    recorder = Recorder(asked._request, asked)
+    recorder.answered(200)
+    recorder.feed(encode(TOKEN), 1)
+    assert recorder.maybe_lane() is None
+
+
+@given(st.floats(-100, 0, allow_nan=False) | st.floats(-1e15, 1e15))
+def test_logprobs_of_a_lane_are_read_as_in_full(logprob: float) -> None:
+    raw = encode(TOKEN).replace(b"-0.5", json.dumps(logprob).encode())
+    readers = [VllmReader(Chat().read(body(stream=True))) for _ in range(2)]
+    for reader in readers:
+        reader.event(TOKEN)
+    lane = readers[0].maybe_lane()
+    assert lane is not None
+    if lane(raw) is None:
+        # Written without a fraction, or with a longer exponent: no number of a token's.
+        readers[0].event(raw[6:-2])
+    readers[1].event(raw[6:-2])
+    assert list(map(told, readers[0].choices())) == list(map(told, readers[1].choices()))
 
 
 def test_an_ordinary_stream_goes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
