@@ -53,6 +53,8 @@ class Insertion(msgspec.Struct, frozen=True, kw_only=True):
 def lcp(a: IntArray, b: IntArray) -> int:
     """Return the length of the longest common prefix of two int32 arrays."""
     n = min(len(a), len(b))
+    if not n or a[0] != b[0]:
+        return 0
     at, chunk = 0, FIRST_CHUNK
     while at < n:
         to = min(at + chunk, n)
@@ -90,6 +92,8 @@ class _Run:
             self.sides.insert(bisect_left(self.sides, _place(side), key=_place), side)
 
     def side(self, depth: int, first: int) -> _Run | None:
+        if not self.sides:
+            return None
         i = bisect_left(self.sides, (depth, first), key=_place)
         if i < len(self.sides):
             found = self.sides[i]
@@ -323,6 +327,8 @@ class Trie:
         if self._located is not None and self._located[0] is prompt:
             # Nothing was stored or forgotten since, and nobody changes an array of ids.
             _, run, depth = self._located
+            if depth < len(prompt):
+                return run, depth, len(prompt) + len(sampled) - depth
         for ids, at in ((prompt, depth), (sampled, 0)):
             while True:
                 n = lcp(_view(run.ids)[depth - run.start :], ids[at:])
@@ -341,7 +347,12 @@ class Trie:
         self._runs.extend([None] * (key + 1 - len(self._runs)))
         self._runs[key], self._prompts[key], self._depths[key] = run, n_prompt, depth
         self._n += 1
-        run.ends.insert(bisect_left(run.ends, (depth, key), key=lambda k: (self._depths[k], k)), key)
+        ends = run.ends
+        if not ends or (self._depths[ends[-1]], ends[-1]) < (depth, key):
+            # Nearly always: a later call that goes on.
+            ends.append(key)
+        else:
+            ends.insert(bisect_left(ends, (depth, key), key=lambda k: (self._depths[k], k)), key)
 
     def _cut(self, run: _Run, depth: int) -> None:
         """Move what `run` has beyond `depth` into a side of its own."""

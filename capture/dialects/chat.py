@@ -75,6 +75,9 @@ _CONSTRAINTS = (
 )
 
 
+_CONSTRAINING = frozenset(_CONSTRAINTS)
+
+
 class Chat:
     """The dialect `chat`."""
 
@@ -262,7 +265,7 @@ def _messages(items: Any) -> tuple[Message, ...]:
 
 
 def _constrained(values: Mapping[str, Any]) -> tuple[str, ...]:
-    found = [name for name in _CONSTRAINTS if values.get(name)]
+    found = [] if _CONSTRAINING.isdisjoint(values) else [name for name in _CONSTRAINTS if values.get(name)]
     form = values.get("response_format")
     if form and not (isinstance(form, dict) and form.get("type") == "text"):
         found.append("response_format")
