@@ -36,7 +36,7 @@ FEW_BYTES = 4 << 20
 EACH_BYTES = 700
 """What one takes beside its bytes and those of what it means: the objects, the digests, its place."""
 
-UNTRANSLATED = (ClientError, msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
+UNTRANSLATED = (ClientError, msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError)
 """What the translation of a value may raise, or its reading."""
 
 _RAW = attrgetter("raw")

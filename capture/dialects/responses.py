@@ -23,11 +23,14 @@ import msgspec
 
 from capture import rawjson
 from capture.dialects import responses_history, responses_shape
-from capture.dialects.base import NO_TARGET, Earlier, Request, Target, Translator, translated
+from capture.dialects.base import NO_TARGET, Earlier, Own, Request, Target, Translator, translated
 from capture.dialects.chat import Chat
+from capture.dialects.elements import Element
+from capture.dialects.repeats import UNTRANSLATED, body_digest, value_digest
 from capture.dialects.responses_events import Original, ResponsesTranslator
 from capture.dialects.responses_items import ChatMessages, as_items
 from capture.dialects.responses_refusals import list_at, missing, object_at, text_in, unsupported, wrong
+from capture.dialects.responses_repeats import READ_APART, maybe_apart
 from capture.dialects.responses_tables import IGNORED, MAPPED, MISPLACED, REFUSED
 from capture.dialects.responses_tools import Tools
 from capture.errors import ClientError, TreeringError
@@ -36,6 +39,8 @@ LOGPROBS = "message.output_text.logprobs"
 """What `include` says to ask for logprobs."""
 
 _EFFORT, _FORMAT = "reasoning.effort", "text.format"
+
+_KNOWN = frozenset((*MAPPED, *IGNORED, *REFUSED, *MISPLACED, "reasoning", "text", "truncation"))
 
 
 class Responses:
@@ -50,6 +55,41 @@ class Responses:
     def read(self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = ()) -> Request:
         """Read a request. Raises `ClientError`: 400 naming the field, 404 for an item that isn't in `earlier`."""
         try:
+            request = None if earlier else self._maybe_read_apart(body)
+        except UNTRANSLATED:
+            # Perhaps no fault at all; if one, the long way names it.
+            request = None
+        return self._read_whole(body, earlier) if request is None else request
+
+    def _maybe_read_apart(self, body: bytes) -> Request | None:
+        """Read a request as `_read_whole` does, but of what came before only what is new. May raise `UNTRANSLATED`."""
+        fields = rawjson.split(body)
+        rest = {name: msgspec.json.decode(raw) for name, raw in fields.items() if name not in READ_APART}
+        _check(rest)
+        choice = rest.get("tool_choice")
+        if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+            # It leaves some of the tools out.
+            return None
+        apart = maybe_apart(fields)
+        if apart is None:
+            return None
+        own = Own(
+            fields=fields,
+            key="input",
+            elements=[piece.raw for piece in apart.items],
+            names=[piece.name for piece in apart.items],
+        )
+        others = {name: piece.value for name, piece in apart.others.items()}
+        tools, said = apart.tools, apart.messages
+        choice = tools.choice(choice)
+        request = self._request(
+            fields, rest, tools, choice, said, apart.repairs, listed=apart.listed, elements=apart.elements
+        )
+        digest = body_digest(rest, others, [piece.value for piece in apart.items])
+        return msgspec.structs.replace(request, body=digest, own=own)
+
+    def _read_whole(self, body: bytes, earlier: Sequence[Earlier]) -> Request:
+        try:
             fields = rawjson.split(body)
         except ValueError as error:
             raise ClientError(
@@ -61,22 +101,45 @@ class Responses:
         repairs: list[str] = []
         tools = Tools(values.get("tools"))
         choice = tools.choice(values.get("tool_choice"))
+        messages = self._messages(values, tools, earlier, repairs)
+        request = self._request(fields, values, tools, choice, messages, repairs)
+        return msgspec.structs.replace(request, body=_digest(values, body), undecoded="; ".join(doubts) or None)
+
+    def _request(
+        self,
+        fields: dict[str, bytes],
+        values: Mapping[str, Any],
+        tools: Tools,
+        choice: Any,
+        messages: list[dict[str, Any]] | bytes,
+        repairs: list[str],
+        *,
+        listed: bytes | None = None,
+        elements: tuple[Element, ...] | None = None,
+    ) -> Request:
+        """Return the request of a body that is translated but for its simple fields.
+
+        Messages that are raw JSON come with their `elements`, and with the tools as raw JSON, where there are any.
+        """
         asked = {
             "model": values.get("model"),
-            "messages": self._messages(values, tools, earlier, repairs),
-            **_tool_fields(values, tools, choice),
+            "messages": messages,
+            **_tool_fields(values, tools, choice, listed),
             **_reply_fields(values, repairs),
             **_sampling_fields(values),
         }
         if values.get("stream"):
             asked |= {"stream": True, "stream_options": {"include_usage": True}}
-        chat = {name: _encoded(value, name) for name, value in asked.items() if value is not None}
-        known = {*MAPPED, *IGNORED, *REFUSED, *MISPLACED, "reasoning", "text", "truncation"}
-        chat |= {name: raw for name, raw in fields.items() if name not in known and name not in chat}
+        chat = {
+            name: value if isinstance(value, bytes) else _encoded(value, name)
+            for name, value in asked.items()
+            if value is not None
+        }
+        chat |= {name: raw for name, raw in fields.items() if name not in _KNOWN and name not in chat}
         return msgspec.structs.replace(
-            self._chat.read(rawjson.join(chat)),
-            body=_digest(values, body),
-            undecoded="; ".join(doubts) or None,
+            self._chat.read(rawjson.join(chat))
+            if elements is None
+            else self._chat.read_fields(chat, elements=elements),
             repairs=tuple(dict.fromkeys((*tools.repairs, *repairs))),
             original=Original(
                 repeated=responses_shape.echo(fields), tools=tools, logprobs=asked.get("logprobs") is True
@@ -249,11 +312,12 @@ def _check(values: Mapping[str, Any]) -> None:
             )
 
 
-def _tool_fields(values: Mapping[str, Any], tools: Tools, choice: Any) -> dict[str, Any]:
+def _tool_fields(values: Mapping[str, Any], tools: Tools, choice: Any, listed: bytes | None) -> dict[str, Any]:
     if not tools.chat:
         # A choice without tools is refused by vLLM, and an empty list by some templates.
         return {}
-    return {"tools": tools.chat, "tool_choice": choice, "parallel_tool_calls": values.get("parallel_tool_calls")}
+    shown = tools.chat if listed is None else listed
+    return {"tools": shown, "tool_choice": choice, "parallel_tool_calls": values.get("parallel_tool_calls")}
 
 
 def _reply_fields(values: Mapping[str, Any], repairs: list[str]) -> dict[str, Any]:
@@ -300,8 +364,12 @@ def _sampling_fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _digest(values: Mapping[str, Any], body: bytes) -> str:
     """Return a digest of the body that key order and spaces don't change."""
+    given = values.get("input")
     try:
-        canon = msgspec.json.encode(values, order="sorted")
+        return body_digest(
+            {name: value for name, value in values.items() if name not in READ_APART},
+            {name: value_digest(values[name]) for name in READ_APART - {"input"} if name in values},
+            list(map(value_digest, given if isinstance(given, list) else [given])),
+        )
     except (OverflowError, RecursionError):
-        canon = body
-    return hashlib.blake2b(canon, digest_size=16).hexdigest()
+        return hashlib.blake2b(body, digest_size=16).hexdigest()

@@ -107,7 +107,7 @@ class ChatMessages:
         turn["content"] = content if held in (None, "") else _both(held, content)
 
     def _add_reasoning(self, item: Mapping[str, Any], where: str) -> None:
-        text = _texts(item.get("content"), f"{where}.content") or _texts(item.get("summary"), f"{where}.summary")
+        text = _thought(item, where)
         maybe_text_in(item, "encrypted_content", where)
         if text:
             turn = self._joins("reasoning", item)
@@ -154,6 +154,15 @@ class ChatMessages:
         self.chat.append(turn)
         self._turn, self._reply, self._answered = turn, reply, False
         return turn
+
+
+def says_nothing(item: Mapping[str, Any]) -> bool:
+    """Say if a reasoning item has no text, so that it is as if it weren't there. Raises `ClientError`."""
+    return not _thought(item, "input")
+
+
+def _thought(item: Mapping[str, Any], where: str) -> str:
+    return _texts(item.get("content"), f"{where}.content") or _texts(item.get("summary"), f"{where}.summary")
 
 
 def _content(value: Any, where: str) -> Content:
