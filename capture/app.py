@@ -105,7 +105,7 @@ class Appliance:
         self._scripted: list[ScriptedEngine] = []
         self._watches: list[asyncio.Task[None]] = []
         self._calls: Calls
-        self._runners: list[web.AppRunner] = []
+        self._runners: list[web.BaseRunner] = []
         # While what runs has its time, and the listener is still there for it.
         self._leaving = False
 
@@ -371,12 +371,16 @@ class Appliance:
         await self._open_control_plane()
 
     async def _open_control_plane(self) -> None:
-        runner = await self._runner(self._control_app(), refuse=guard.refusal)
+        runner = await self._set_up(listener.Runner(self._control_app(), refuse=guard.refusal, **self._serving()))
         self.control_url = await self._listen(runner, self.settings.admin_listen)
 
-    async def _data_runner(self) -> web.AppRunner:
-        return await self._runner(
-            self._data_app(), refuse=lambda error: relay.error_response(error, self.dialects["chat"])
+    async def _data_runner(self) -> web.BaseRunner:
+        return await self._set_up(
+            listener.Plain(
+                self._data,
+                refuse=lambda error: relay.error_response(error, self.dialects["chat"]),
+                **self._serving(),
+            )
         )
 
     def _control_app(self) -> web.Application:
@@ -385,29 +389,24 @@ class Appliance:
         app.on_response_prepare.append(guard.protect)
         return app
 
-    def _data_app(self) -> web.Application:
-        app = web.Application(client_max_size=0)
-        app.router.add_route("*", "/{path:.*}", self._data)
-        app.on_response_prepare.append(_no_additions)
-        return app
+    def _serving(self) -> dict[str, Any]:
+        """Return how both planes are served, as aiohttp's server takes it."""
+        return {
+            "access_log": None,
+            "handler_cancellation": True,
+            "keepalive_timeout": KEEPALIVE_S,
+            "shutdown_timeout": self.settings.shutdown_timeout,
+            "max_line_size": HEADER_LIMIT,
+            "max_field_size": HEADER_LIMIT,
+        }
 
-    async def _runner(self, app: web.Application, *, refuse: listener.Refuse) -> web.AppRunner:
-        """Make ready to serve an application; it is cleaned up with the appliance."""
-        runner = listener.Runner(
-            app,
-            refuse=refuse,
-            access_log=None,
-            handler_cancellation=True,
-            keepalive_timeout=KEEPALIVE_S,
-            shutdown_timeout=self.settings.shutdown_timeout,
-            max_line_size=HEADER_LIMIT,
-            max_field_size=HEADER_LIMIT,
-        )
+    async def _set_up(self, runner: web.BaseRunner) -> web.BaseRunner:
+        """Make ready to serve; it is cleaned up with the appliance."""
         await runner.setup()
         self._runners.append(runner)
         return runner
 
-    async def _listen(self, runner: web.AppRunner, address: str) -> str:
+    async def _listen(self, runner: web.BaseRunner, address: str) -> str:
         host, port = parse_address(address)
         try:
             await web.TCPSite(runner, host, port, backlog=BACKLOG, ssl_context=self.tls).start()
@@ -418,7 +417,7 @@ class Appliance:
             ) from error
         return shown_url(address, runner.addresses[0][1], tls=self.tls is not None)
 
-    async def _data(self, incoming: web.Request) -> web.StreamResponse:
+    async def _data(self, incoming: web.BaseRequest) -> web.StreamResponse:
         headers, path = incoming.headers, incoming.rel_url.raw_path
         route = paths.locate(incoming.method, path, headers=headers, allowed=self.settings.allow_path)
         dialect = self.dialects.get(route.dialect, self.dialects["chat"])
@@ -453,7 +452,7 @@ class Appliance:
             return relay.error_response(ours, dialect)
 
     async def _serve(
-        self, incoming: web.Request, live: Live, route: paths.Route, dialect: Dialect
+        self, incoming: web.BaseRequest, live: Live, route: paths.Route, dialect: Dialect
     ) -> web.StreamResponse:
         limit = self.settings.max_body_mib * 2**20
         if route.kind != "call":
@@ -506,10 +505,3 @@ def shown_url(address: str, port: int, *, tls: bool = False) -> str:
 
 def _json(body: bytes) -> web.Response:
     return web.Response(body=body, content_type="application/json")
-
-
-async def _no_additions(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Keep aiohttp from adding its name to what the engine sent."""
-    del request
-    if "Server" in response.headers and "aiohttp" in response.headers["Server"]:
-        del response.headers["Server"]

@@ -22,7 +22,7 @@ STUCK_S = 1.0
 
 
 async def follow(
-    calls: Calls, incoming: web.Request, draft: Draft, *, keep_alive: bool, otherwise: bool = False
+    calls: Calls, incoming: web.BaseRequest, draft: Draft, *, keep_alive: bool, otherwise: bool = False
 ) -> web.StreamResponse | None:
     """Give a retry what a running call says, from the beginning; or, `otherwise`, wait for its end.
 

@@ -27,7 +27,7 @@ LEAST_RATE = 1_024.0
 """Bytes a second that a body must bring on the average, after two minutes: a modem of 1990 was faster."""
 
 
-async def read(incoming: web.Request, limit: int) -> bytes:
+async def read(incoming: web.BaseRequest, limit: int) -> bytes:
     """Read a request's body, decompressed, of at most `limit` bytes.
 
     Raises `ClientError`: 415 `coding_unknown`, 413 `body_too_large`, 408 `body_too_slow`, 400 `body_incomplete`.

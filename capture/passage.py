@@ -53,7 +53,7 @@ ABORT_RETRY_S = 2.0
 class Passage:
     """One call on its way."""
 
-    def __init__(self, calls: Calls, incoming: web.Request, draft: Draft, *, keep_alive: bool) -> None:
+    def __init__(self, calls: Calls, incoming: web.BaseRequest, draft: Draft, *, keep_alive: bool) -> None:
         """Made in the handler of `incoming`; with `keep_alive` the agent bears comments in a stream."""
         assert draft.recorder is not None
         self._keep_alive = keep_alive
@@ -129,7 +129,7 @@ class Passage:
 
     # -- carrying
 
-    async def _carry(self, incoming: web.Request | None) -> web.StreamResponse | None:
+    async def _carry(self, incoming: web.BaseRequest | None) -> web.StreamResponse | None:
         """Carry the call on from where it stands; None without an agent of its own."""
         try:
             await self._ask()
@@ -205,7 +205,7 @@ class Passage:
 
     # -- a stream
 
-    async def _stream(self, answer: Reply, incoming: web.Request | None) -> web.StreamResponse | None:
+    async def _stream(self, answer: Reply, incoming: web.BaseRequest | None) -> web.StreamResponse | None:
         recorder = self._recorder
         if recorder.state == "waiting":
             recorder.answered(answer.status)
@@ -382,7 +382,7 @@ class Passage:
 
     # -- a whole reply
 
-    async def _whole(self, answer: Reply, incoming: web.Request | None) -> web.StreamResponse | None:
+    async def _whole(self, answer: Reply, incoming: web.BaseRequest | None) -> web.StreamResponse | None:
         recorder = self._recorder
         if recorder.state == "waiting":
             try:
@@ -494,7 +494,7 @@ def _written(piece: bytes) -> bool:
     raise AssertionError(f"{len(piece)} bytes were poured, and nobody takes them")
 
 
-def is_gone(incoming: web.Request) -> bool:
+def is_gone(incoming: web.BaseRequest) -> bool:
     """Say whether a client has closed its connection."""
     return incoming.transport is None or incoming.transport.is_closing()
 

@@ -20,7 +20,7 @@ from capture.upstream import whole
 
 
 async def serve(
-    calls: Calls, incoming: web.Request, live: Live, dialect: Dialect, target: Target, *, max_body: int
+    calls: Calls, incoming: web.BaseRequest, live: Live, dialect: Dialect, target: Target, *, max_body: int
 ) -> web.StreamResponse:
     """Serve one model call. Raises `TreeringError` for what gets an error instead."""
     await calls.ready()
@@ -48,7 +48,7 @@ async def serve(
 
 
 async def _again(
-    calls: Calls, incoming: web.Request, live: Live, dialect: Dialect, again: retries.Retried
+    calls: Calls, incoming: web.BaseRequest, live: Live, dialect: Dialect, again: retries.Retried
 ) -> web.StreamResponse | None:
     """Answer a retry by the call that it is one of; None if that has nothing to give. Raises `TreeringError`."""
     tried, request = again.tried, again.request
@@ -74,7 +74,9 @@ async def _again(
     return answer
 
 
-async def forward(calls: Calls, incoming: web.Request, live: Live, path: str, *, max_body: int) -> web.StreamResponse:
+async def forward(
+    calls: Calls, incoming: web.BaseRequest, live: Live, path: str, *, max_body: int
+) -> web.StreamResponse:
     """Relay a request that samples nothing, unrecorded; its `model` is replaced by the rollout's."""
     engine = calls.engine_of(live)
     body = await intake.read(incoming, max_body)
@@ -90,7 +92,7 @@ async def forward(calls: Calls, incoming: web.Request, live: Live, path: str, *,
 
 
 async def count(
-    calls: Calls, incoming: web.Request, live: Live, dialect: Dialect, target: Target, *, max_body: int
+    calls: Calls, incoming: web.BaseRequest, live: Live, dialect: Dialect, target: Target, *, max_body: int
 ) -> web.StreamResponse:
     """Answer how many tokens a request would have: the engine's own count of its own rendering, never an estimate."""
     engine = calls.engine_of(live)

@@ -23,7 +23,7 @@ STATE_LIMIT = 2**20
 each write replaces all of it."""
 
 
-async def serve(rollouts: Rollouts, incoming: web.Request, live: Live, kind: str) -> web.StreamResponse:
+async def serve(rollouts: Rollouts, incoming: web.BaseRequest, live: Live, kind: str) -> web.StreamResponse:
     """Serve `GET /task`, `GET /state` or `PUT /state`.
 
     Raises `ClientError`: 401 once the rollout is closed; 400 `invalid_json` or `invalid_condition`, 412
@@ -85,7 +85,7 @@ def _versions(listed: str, *, weak: bool) -> frozenset[int]:
     return frozenset(found)
 
 
-async def _read(incoming: web.Request) -> bytes:
+async def _read(incoming: web.BaseRequest) -> bytes:
     try:
         body = await intake.read(incoming, STATE_LIMIT)
     except ClientError as error:

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import ClassVar
 
 import pytest
 from aiohttp import web
@@ -15,29 +16,52 @@ GET = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Listening:
+    make: ClassVar[Callable[[], web.BaseRunner] | None] = None
+
     def __init__(self, url: str, door: listener.Door) -> None:
         self.url = url
         self.door = door
 
 
+async def serve(request: web.BaseRequest) -> web.Response:
+    if request.path == "/right":
+        listener.prove(request)
+    if request.path == "/broken":
+        raise RuntimeError("word of a secret")
+    await asyncio.sleep(0)
+    return web.Response(text="fine")
+
+
+def refuse(error: TreeringError) -> web.Response:
+    return web.Response(text=error.code, status=error.status)
+
+
+def with_application() -> web.BaseRunner:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", serve)
+    return listener.Runner(app, refuse=refuse, access_log=None, keepalive_timeout=3600.0, shutdown_timeout=0.1)
+
+
+def plain() -> web.BaseRunner:
+    return listener.Plain(serve, refuse=refuse, access_log=None, keepalive_timeout=3600.0, shutdown_timeout=0.1)
+
+
+makers = {"with an application": with_application, "plain": plain}
+
+
+@pytest.fixture(params=makers, autouse=True)
+def maker(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have each test met by both runners."""
+    Listening.make = makers[request.param]
+    yield
+    Listening.make = None
+
+
 @contextlib.asynccontextmanager
 async def listening() -> AsyncIterator[Listening]:
     """A listener whose `/right` proves a connection."""
-
-    async def serve(request: web.Request) -> web.Response:
-        if request.path == "/right":
-            listener.prove(request)
-        if request.path == "/broken":
-            raise RuntimeError("word of a secret")
-        await asyncio.sleep(0)
-        return web.Response(text="fine")
-
-    def refuse(error: TreeringError) -> web.Response:
-        return web.Response(text=error.code, status=error.status)
-
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", serve)
-    runner = listener.Runner(app, refuse=refuse, access_log=None, keepalive_timeout=3600.0, shutdown_timeout=0.1)
+    assert Listening.make is not None
+    runner = Listening.make()
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     assert isinstance(runner.server, listener.Door)
@@ -136,3 +160,30 @@ async def test_only_paths_are_served(target: str) -> None:
     async with listening() as one, wire(one.url) as client:
         await client.write(f"{method} {target} HTTP/1.1\r\nHost: x\r\n\r\nmore".encode())
         assert (await client._reader.read())[8:13] == b" 400 "
+
+
+@pytest.mark.parametrize(("expects", "told"), [(b"100-continue", True), (b"100-Continue", True), (b"200-ok", None)])
+async def test_who_waits_for_a_word_before_its_body_gets_it(expects: bytes, told: bool | None) -> None:
+    """Any other expectation is refused by an application, and passed over without one."""
+    head = b"POST /right HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: " + expects + b"\r\n\r\n"
+    async with listening() as one, wire(one.url) as client:
+        await client.write(head)
+        if told:
+            assert await client.line() == "HTTP/1.1 100 Continue"
+            assert await client.line() == ""
+        await client.write(b"hi")
+        assert (await client.answer()).status == (200 if told or Listening.make is plain else 417)
+
+
+async def test_a_plain_answer_does_not_say_what_serves_it() -> None:
+    async with listening() as one, wire(one.url) as client:
+        await client.write(GET % b"right")
+        answer = await client.answer()
+        server = next((value for name, value in answer.headers if name.lower() == "server"), "")
+        assert ("aiohttp" in server) == (Listening.make is with_application)
+
+
+async def test_an_engines_own_name_stays() -> None:
+    response = web.Response(headers={"Server": "uvicorn"})
+    await listener.Incoming._prepare_hook(None, response)  # type: ignore[arg-type]  # nothing of the request is read
+    assert response.headers["Server"] == "uvicorn"
