@@ -86,6 +86,9 @@ class Chat:
 
     def read(self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = ()) -> Request:
         """Read a request. Raises `ClientError` (400) naming the field for what no engine could take."""
+        begun = _elements.maybe_begun(body)
+        if begun is not None:
+            return self.read_fields(begun[0], elements=begun[1], body=body)
         try:
             fields = rawjson.split(body)
         except ValueError as error:

@@ -8,6 +8,12 @@ to fetch.
 Kept by the bytes themselves, not by a digest of them: a look-up is a hash of the bytes and one comparison (some 0.1 ms
 for a prompt of 16,000 tokens), a BLAKE2 of them would be four times that. Safe to use from several threads, since long
 requests are read aside.
+
+Of a long conversation even that is too much: it would be taken apart twice, into fields and into messages, and each of
+hundreds be copied and looked up. So the last few long lists are kept, by what their text is known by again
+(`capture.beginnings`), with their elements. A body whose list begins with such a text is read without it: a mark stands
+in its place, as an element, and where the list then begins with the mark, it stood there. For 100,000 tokens that is
+0.2 ms in place of 0.7.
 """
 
 from __future__ import annotations
@@ -15,13 +21,16 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from capture import rawjson
+from capture.beginnings import Beginning, beginning
 from graph import messages as canonical
 from graph.records import Message
 
@@ -37,6 +46,12 @@ EACH_BYTES = 600
 LARGE = 8 << 20
 """Bytes from which a message is read each time: to hash it and to hold it up to others takes the interpreter's lock."""
 
+LONG = 32 << 10
+"""Bytes of a list of messages from which it is kept: of a shorter one there is little to save."""
+
+LISTS = 128
+"""Long lists that are kept: some 8 bytes a message, for the messages are kept by others."""
+
 DIGEST_BYTES = 16
 """Of both digests; `name` is that of `capture.store.contents`."""
 
@@ -46,11 +61,15 @@ MEDIA_FIELDS = ("image_url", "video_url", "audio_url")
 _RAW = attrgetter("raw")
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 
+_MESSAGES = b'"messages":'
+# JSON, and no message that anybody sends.
+_LEFT_OUT = b'"\\u0000left out"'
+
 # In the order of use: what stands before it was not used since it was put there. No JSON is empty.
 _MARK = b""
 
 
-class Element(msgspec.Struct, frozen=True, kw_only=True):
+class Element(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
     """One message as it came, and what is to be known of it."""
 
     raw: bytes
@@ -73,12 +92,21 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
 
 
+class _List(NamedTuple):
+    """A list of messages: its text inside the brackets, and the elements, as long as somebody else has them."""
+
+    text: Beginning
+    elements: tuple[weakref.ref[Element], ...]
+
+
 class Elements:
     """Reads messages and tool lists, and keeps what it read."""
 
     def __init__(self, *, kept_bytes: int = KEPT_BYTES, now: Callable[[], float] = time.monotonic) -> None:
         self._kept: OrderedDict[bytes, Element | None] = OrderedDict()
         self._tools: OrderedDict[bytes, Tools] = OrderedDict()
+        # The latest first.
+        self._lists: list[_List] = []
         self._room = self._most = kept_bytes
         self._now = now
         self._swept = now()
@@ -87,24 +115,81 @@ class Elements:
     def __repr__(self) -> str:
         return f"<Elements {len(self._kept)} messages, {len(self._tools)} tool lists, room for {self._room} bytes>"
 
+    def maybe_begun(self, body: bytes) -> tuple[dict[str, bytes], tuple[Element, ...]] | None:
+        """Read a body whose messages begin as those of an earlier one: its fields, as `rawjson.split` gives them.
+
+        None for any other, and for one that isn't just so: it is to be read field by field.
+        """
+        at = body.find(_MESSAGES) if len(body) > LONG else -1
+        # Some write a space behind a colon.
+        first = body.find(b"[", at + len(_MESSAGES), at + len(_MESSAGES) + 2) + 1 if at >= 0 else 0
+        if not first:
+            return None
+        # Copied at once, since another thread may be at it.
+        before = next((one for one in self._lists[:] if one.text.begins(body, first)), None)
+        known = self._maybe_all(before) if before is not None else None
+        if before is None or known is None:
+            return None
+        try:
+            fields = rawjson.split(body[:first] + _LEFT_OUT + body[first + before.text.length :])
+            mark, *raws = map(bytes, _ARRAY.decode(fields["messages"]))
+            if mark != _LEFT_OUT:
+                return None
+            elements = known + self._read(raws)
+        except (KeyError, ValueError, msgspec.MsgspecError, RecursionError, OverflowError):
+            return None
+        size = len(fields["messages"]) - len(mark) + before.text.length
+        fields["messages"] = body[first - 1 : first - 1 + size]
+        self._note(fields["messages"], elements, before)
+        return fields, elements
+
+    def _maybe_all(self, listed: _List) -> tuple[Element, ...] | None:
+        """Return a list's elements, which are used by that; None where not all of them are kept any more."""
+        elements = tuple([one for each in listed.elements if (one := each()) is not None])
+        with self._lock:
+            try:
+                deque(map(self._kept.move_to_end, map(_RAW, elements)), maxlen=0)
+            except KeyError:
+                elements = ()
+            if len(elements) == len(listed.elements):
+                return elements
+            if listed in self._lists:
+                self._lists.remove(listed)
+            return None
+
+    def _note(self, raw: bytes, elements: tuple[Element, ...], before: _List | None) -> None:
+        """Keep a list of messages, which goes on from another, if it is long."""
+        if not LONG < len(raw) < LARGE:
+            return
+        text = beginning(raw, 1, len(raw) - 1, before.text if before is not None else None)
+        n = len(before.elements) if before is not None else 0
+        refs = (before.elements if before is not None else ()) + tuple(map(weakref.ref, elements[n:]))
+        with self._lock:
+            self._lists = [_List(text, refs), *(one for one in self._lists if one is not before)][:LISTS]
+
     def maybe_messages(self, raw: bytes) -> tuple[Element, ...] | None:
         """Read a list of messages; None where strict JSON can't read it, or it is no list."""
         try:
-            raws = list(map(bytes, _ARRAY.decode(raw)))
-            small = len(raw) < LARGE
-            with self._lock:
-                if (at := self._now()) - self._swept > UNUSED_S:
-                    self._sweep(at)
-                get = self._kept.get
-                # Without a step of ours for each of hundreds, all but one or two of which are known.
-                kept = list(map(get, raws)) if small else [get(one) if len(one) < LARGE else None for one in raws]
-                found = [one for one in kept if one is not None]
-                deque(map(self._kept.move_to_end, map(_RAW, found)), maxlen=0)
-            if len(found) == len(raws):
-                return tuple(found)
-            fresh = {one: _read(one) for known, one in zip(kept, raws, strict=True) if known is None}
+            elements = self._read(list(map(bytes, _ARRAY.decode(raw))))
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError):
             return None
+        self._note(raw, elements, None)
+        return elements
+
+    def _read(self, raws: list[bytes]) -> tuple[Element, ...]:
+        """Read messages. Raises `msgspec.MsgspecError` and others where strict JSON can't read one."""
+        with self._lock:
+            if (at := self._now()) - self._swept > UNUSED_S:
+                self._sweep(at)
+            get = self._kept.get
+            # Without a step of ours for each of hundreds, all but one or two of which are known.
+            small = sum(map(len, raws)) < LARGE
+            kept = list(map(get, raws)) if small else [get(one) if len(one) < LARGE else None for one in raws]
+            found = [one for one in kept if one is not None]
+            deque(map(self._kept.move_to_end, map(_RAW, found)), maxlen=0)
+        if len(found) == len(raws):
+            return tuple(found)
+        fresh = {one: _read(one) for known, one in zip(kept, raws, strict=True) if known is None}
         self._keep(fresh)
         return tuple([known or fresh[one] for known, one in zip(kept, raws, strict=True)])
 

@@ -5,10 +5,8 @@ is kept of a rollout is the ids of its last few prompts, and what their text is 
 with such a text only the rest is parsed (0.2 ms; a text that is new all through takes 1.5).
 
 Rules
-1. Equal text has equal ids, since the earlier one was parsed itself. The byte behind it must be `,` or `]`: `12` is no
-   beginning of `123`. Texts are held to be equal when their lengths are, their last bytes, and the hashes of all their
-   blocks: Python's own (SipHash, 64 bits, a secret key for each process), which two texts have in common by chance once
-   in 2^64. To keep the texts themselves would take 6.3 bytes a token beside the 4 of the ids, for every open rollout.
+1. Equal text has equal ids, since the earlier one was parsed itself (what is held to be equal: `capture.beginnings`).
+   To keep the texts themselves would take 6.3 bytes a token beside the 4 of the ids, for every open rollout.
 2. Taken is only what is sure to be a JSON list of numbers from 0 to 2^31 - 1, written without spaces; of anything else
    `None` is said, and the ordinary reader reads.
 3. The list is found by the bytes of its key. Its quotes are bare, so they are no text; that the key stands at the top
@@ -25,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from capture import rawjson
+from capture.beginnings import Beginning, beginning
 from capture.engines.id_text import maybe_parse
 from capture.engines.sampled import NULL
 from graph.records import IntArray
@@ -38,40 +37,15 @@ TIPS = 4
 LONG = 2048
 """Bytes of a list from which this is worth its while."""
 
-BLOCK = 1 << 16
-"""Bytes of text under one hash: of a prompt that grows, only the last block is hashed again."""
-
-TAIL = 64
-"""Bytes of a text's end that are kept: prompts of other conversations part before it, and are not hashed."""
-
 _KEY = b'"prompt_token_ids"'
 _LIST = _KEY + b":["
 
 
 class Tip(NamedTuple):
-    """A prompt: the ids, and of their text, up to the closing bracket, what it is known by."""
+    """A prompt: its ids, and their text up to the closing bracket."""
 
-    length: int
-    # By block.
-    hashes: tuple[int, ...]
-    tail: bytes
+    text: Beginning
     ids: IntArray
-
-    def begins(self, text: bytes) -> bool:
-        """Say whether a longer text begins with this one's."""
-        n = self.length
-        if len(text) <= n or text[n] not in b",]" or text[max(0, n - TAIL) : n] != self.tail:
-            return False
-        view = memoryview(text)[:n]
-        return all(hash(view[i * BLOCK : (i + 1) * BLOCK]) == known for i, known in enumerate(self.hashes))
-
-
-def _tip(text: bytes, ids: IntArray, before: Tip | None) -> Tip:
-    """Return what is kept of a text, which ends with its bracket; `before` is one that it begins with."""
-    view = memoryview(text)[:-1]
-    whole = before.hashes[: before.length // BLOCK] if before is not None else ()
-    rest = [hash(view[at : at + BLOCK]) for at in range(len(whole) * BLOCK, len(view), BLOCK)]
-    return Tip(len(view), (*whole, *rest), bytes(view[-TAIL:]), ids)
 
 
 class Known:
@@ -94,9 +68,9 @@ class Known:
         """Return the ids of a list's text, and keep it; None where that is for the ordinary reader."""
         if not (text.startswith(b"[") and text.endswith(b"]")):
             return None
-        before = next((tip for tip in self.tips if tip.begins(text)), None)
+        before = next((tip for tip in self.tips if tip.text.begins(text)), None)
         if before is not None:
-            rest = text[before.length : -1]
+            rest = text[before.text.length : -1]
             if not rest:
                 return before.ids
             new = maybe_parse(rest[1:])
@@ -109,7 +83,8 @@ class Known:
             if found is None:
                 return None
             ids = found
-        self.tips.insert(0, _tip(text, ids, before))
+        known = beginning(text, 0, len(text) - 1, before.text if before is not None else None)
+        self.tips.insert(0, Tip(known, ids))
         del self.tips[TIPS:]
         return ids
 

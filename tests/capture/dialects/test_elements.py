@@ -1,15 +1,19 @@
 """Messages and tool lists, each read once: what a reading gives, and that the kept one is the same."""
 
+import gc
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from capture import rawjson
+from capture.dialects import chat
 from capture.dialects import elements as elements_module
 from capture.dialects.chat import Chat
-from capture.dialects.elements import Elements, fetched
+from capture.dialects.elements import Element, Elements, fetched
+from capture.errors import ClientError
 from capture.store import contents
 from graph import messages as canonical
 from tests.playbook import body
@@ -159,3 +163,124 @@ def test_a_request_says_what_its_messages_and_tools_say(messages: list[Any], too
         assert request.messages == tuple(map(canonical.from_chat, messages))
         assert (request.tools, request.tool_names) == (canonical.tools_digest(tools), canonical.tool_names(tools))
         assert request.undecoded is None
+
+
+# -- lists that begin as an earlier one
+
+
+@pytest.fixture
+def long_from_the_first_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elements_module, "LONG", 0)
+
+
+def said(*texts: str) -> bytes:
+    return body(messages=[{"role": "user", "content": text} for text in texts], n=1)
+
+
+@pytest.mark.usefixtures("long_from_the_first_byte")
+def test_only_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    elements = Elements()
+    assert elements.maybe_begun(said("a", "b")) is None
+    first = elements.maybe_messages(rawjson.split(said("a", "b"))["messages"])
+    assert first is not None
+    new: list[bytes] = []
+    real = elements._read
+
+    def noted(raws: list[bytes]) -> tuple[Element, ...]:
+        new.extend(raws)
+        return real(raws)
+
+    monkeypatch.setattr(elements, "_read", noted)
+    found = elements.maybe_begun(said("a", "b", "c"))
+    assert found is not None
+    fields, read = found
+    assert fields == rawjson.split(said("a", "b", "c"))
+    assert list(fields) == list(rawjson.split(said("a", "b", "c")))
+    assert (read[0], read[1], len(read)) == (first[0], first[1], 3)
+    assert new == [raw({"role": "user", "content": "c"})]
+    # What grew is known from now on, and no more what it grew from.
+    assert elements.maybe_begun(said("a", "b", "c")) == found
+    assert elements.maybe_begun(said("a", "b")) is None
+
+
+@pytest.mark.usefixtures("long_from_the_first_byte")
+def test_a_list_is_known_as_long_as_its_messages_are_kept() -> None:
+    one = raw({"role": "user", "content": "a"})
+    elements = Elements(kept_bytes=2 * elements_module._cost(one))
+    assert elements.maybe_messages(rawjson.split(said("a"))["messages"])
+    assert elements.maybe_begun(said("a")) is not None
+    # Another takes its room.
+    held = elements.maybe_messages(raw([{"role": "user", "content": "x" * 400}]))
+    assert elements.maybe_begun(said("a")) is None
+    del held
+    gc.collect()
+    assert elements.maybe_begun(said("x" * 400)) is None
+    assert repr(elements._lists) == "[]"
+
+
+@pytest.mark.usefixtures("long_from_the_first_byte")
+def test_a_message_that_is_used_so_is_not_the_longest_unused() -> None:
+    a, b = (raw({"role": "user", "content": name}) for name in "ab")
+    elements = Elements(kept_bytes=2 * elements_module._cost(a))
+    elements.maybe_messages(b"[" + a + b"]")
+    elements.maybe_messages(b"[" + b + b"]")
+    assert elements.maybe_begun(said("a")) is not None
+    assert list(elements._kept) == [b, a]
+
+
+@pytest.mark.usefixtures("long_from_the_first_byte")
+def test_so_many_lists_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elements_module, "LISTS", 2)
+    elements = Elements()
+    for text in "abc":
+        elements.maybe_messages(rawjson.split(said(text))["messages"])
+    assert [elements.maybe_begun(said(text)) is not None for text in "abc"] == [False, True, True]
+
+
+def test_short_ones_are_not() -> None:
+    elements = Elements()
+    elements.maybe_messages(rawjson.split(said("a"))["messages"])
+    assert not elements._lists
+
+
+def read_by(elements: Elements, monkeypatch: pytest.MonkeyPatch, data: bytes) -> Any:
+    monkeypatch.setattr(chat, "_elements", elements)
+    try:
+        request = Chat().read(data)
+    except ClientError as error:
+        return repr(error)
+    return list(request.fields), request
+
+
+PIECES = [
+    b"", b" ", b",", b"]", b"[", b"}", b'"', b"\\", b"\xff", b"NaN", b"null", b"\\ud800", b'"messages":[',
+    b'"messages":[],', elements_module._LEFT_OUT, b',"messages":[]', b'"x\\"messages":[', b'{"messages":[{}]}',
+]  # fmt: skip
+turns = st.lists(messages | values, max_size=3)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> list[bytes]:
+    """Bodies whose messages mostly begin as those of the one before; some of them damaged."""
+    made = []
+    heard: list[Any] = []
+    for _ in range(draw(st.integers(2, 5))):
+        heard = (heard if draw(st.integers(0, 3)) else heard[: draw(st.integers(0, 3))]) + draw(turns)
+        form = {"model": "m", "messages": heard, "tools": draw(st.sampled_from([None, [], [5]])), "x": draw(values)}
+        names = draw(st.permutations(list(form))) if draw(st.booleans()) else list(form)
+        separators = draw(st.sampled_from([(",", ":"), (", ", ":"), (",", ": ")]))
+        data = json.dumps({name: form[name] for name in names}, separators=separators).encode()
+        if draw(st.integers(0, 2)) == 0:
+            at = draw(st.integers(0, len(data)))
+            data = data[:at] + draw(st.sampled_from(PIECES)) + data[at + draw(st.integers(0, 2)) :]
+        made.append(data)
+    return made
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(requests())
+@pytest.mark.usefixtures("long_from_the_first_byte")
+def test_what_was_heard_before_changes_nothing(monkeypatch: pytest.MonkeyPatch, made: list[bytes]) -> None:
+    elements = Elements()
+    for data in [one for one in made for _ in range(2)]:
+        assert read_by(elements, monkeypatch, data) == read_by(Elements(), monkeypatch, data)
