@@ -22,6 +22,7 @@ from typing import Any, Literal, TextIO
 
 import msgspec
 
+from capture import clock
 from capture.keys import masked
 
 QUEUE_LINES = 10_000
@@ -36,6 +37,7 @@ REST_S = 0.05
 STOP_S = 2.0
 """How long to wait at the end for lines still to be written."""
 
+_own = logging.getLogger("treering")
 _calls = logging.getLogger("treering.calls")
 _END = None
 
@@ -46,8 +48,7 @@ def setup(form: Literal["text", "json"], level: str, *, stream: TextIO | None = 
     `level` (debug, info, warning, error) is that of Treering's own loggers; others are logged from warning on.
     """
     writer = _Writer(stream or sys.stderr)
-    handler = _Handler(writer.lines)
-    handler.setFormatter(_Json() if form == "json" else _Text())
+    handler = _Handler(writer.lines, _Json() if form == "json" else _Text())
     root, own = logging.getLogger(), logging.getLogger("treering")
     before = own.level
     root.addHandler(handler)
@@ -66,7 +67,12 @@ def call_line(fields: Mapping[str, Any]) -> None:
     """Log one call. `fields` are scalars by name, in the order in which to print them; anything else is left out."""
     if not _calls.isEnabledFor(logging.INFO):
         return
-    kept = {name: value for name, value in fields.items() if isinstance(value, str | int | float | bool)}
+    kept = {name: value for name, value in fields.items() if isinstance(value, (str, int, float))}
+    (alone,) = logging.root.handlers if len(logging.root.handlers) == 1 else (None,)
+    if type(alone) is _Handler and not (_calls.handlers or _calls.filters or _own.handlers):
+        # Nobody else hears of it: a record would cost three times the line.
+        alone.call(kept)
+        return
     # As `Logger.info`, but for the search of the stack for the caller, which no line of ours names.
     record = _calls.makeRecord(_calls.name, logging.INFO, "", 0, "call", (), None, extra={"fields": kept})
     _calls.handle(record)
@@ -75,9 +81,15 @@ def call_line(fields: Mapping[str, Any]) -> None:
 class _Handler(logging.handlers.QueueHandler):
     """Formats on the spot (microseconds) and queues the line; a full queue costs the line, never a wait."""
 
-    def __init__(self, lines: queue.Queue[Any]) -> None:
+    def __init__(self, lines: queue.Queue[Any], form: _Text | _Json) -> None:
         super().__init__(lines)
+        self.setFormatter(form)
         self.dropped = 0
+        self._form = form
+
+    def call(self, fields: Mapping[str, Any]) -> None:
+        """Queue a call's line."""
+        self.enqueue(masked(self._form.call(clock.now(), fields)))
 
     def prepare(self, record: logging.LogRecord) -> Any:
         return masked(self.format(record))
@@ -127,6 +139,10 @@ class _Writer:
 
 
 class _Text(logging.Formatter):
+    def call(self, at: str, fields: Mapping[str, Any]) -> str:
+        """Return a call's line; `at` as `clock.now` has it."""
+        return " ".join([at[11:-1], "call", *[f"{name}={_shown(value)}" for name, value in fields.items()]])
+
     def format(self, record: logging.LogRecord) -> str:
         at = _moment(record).strftime("%H:%M:%S.%f")[:-3]
         fields = getattr(record, "fields", None)
@@ -136,6 +152,11 @@ class _Text(logging.Formatter):
 
 
 class _Json(logging.Formatter):
+    def call(self, at: str, fields: Mapping[str, Any]) -> str:
+        """Return a call's line; `at` as `clock.now` has it."""
+        line = {"at": at, "level": "info", "logger": _calls.name, "message": "call"}
+        return msgspec.json.encode(line | {name: _short(value) for name, value in fields.items()}).decode()
+
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "at": _moment(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -168,6 +189,8 @@ def _short(value: Any) -> Any:
 
 def _shown(value: Any) -> str:
     if isinstance(value, str):
+        if value.isalnum() and len(value) <= VALUE_LIMIT:
+            return value
         text = _escaped(_short(value))
         return f'"{text}"' if " " in text or not text else text
     return f"{value:.1f}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)

@@ -4,10 +4,11 @@ import io
 import json
 import logging
 import threading
+from datetime import UTC, datetime
 
 import pytest
 
-from capture import logs
+from capture import clock, logs
 
 FIELDS = {"rollout": "r-1", "n": 3, "status": "complete", "sampled": 88, "first_token_ms": 12.25, "streamed": True}
 
@@ -51,6 +52,27 @@ def test_nothing_but_short_scalars_is_logged(form, logged):
     assert "none" not in line
     assert "x" * 200 in line
     assert "x" * 201 not in line
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("fields", [FIELDS, {"model": "m\n \udcff", "long": "é" * 300, "ok": False, "s": "", "f": 1.0}])
+def test_a_line_is_the_same_whoever_else_listens(form, fields, logged, monkeypatch):
+    """With one more handler the line goes by a record of the standard library's."""
+    monkeypatch.setattr(clock, "now", lambda: "2026-01-02T03:04:05.678Z")
+    monkeypatch.setattr(logs, "_moment", lambda record: datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC))
+    root = logging.getLogger()
+    before, root.handlers = root.handlers, []
+    heard = []
+    more = logging.Handler()
+    more.emit = heard.append
+    try:
+        (short,) = logged(form, lambda: logs.call_line(fields))
+        assert heard == []
+        root.addHandler(more)
+        (long,) = logged(form, lambda: logs.call_line(fields))
+    finally:
+        root.handlers = before
+    assert (short, len(heard)) == (long, 1)
 
 
 def test_a_trace_is_kept_whole(logged):
