@@ -18,6 +18,7 @@ with sort "value" (the value itself), "content" or "chain" (null for []).
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ import msgspec
 
 from capture.store import bodies, contents
 from capture.store.base import Parts
-from capture.store.contents import digest
+from capture.store.contents import PACK_LEVEL, PACK_SIZE, digest
 
 _encode = msgspec.json.Encoder().encode
 _decode_stored = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -132,7 +133,13 @@ class Kept:
         return bodies.array(parts)
 
 
-pack = contents.pack
+def pack(data: bytes) -> tuple[str | None, bytes]:
+    """Return content as it is stored: how it is packed, and its bytes."""
+    if len(data) >= PACK_SIZE and len(small := zlib.compress(data, PACK_LEVEL)) < len(data) * 0.9:
+        return "zlib", small
+    return None, data
+
+
 unpack = contents.unpack
 
 
