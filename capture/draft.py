@@ -277,9 +277,13 @@ class Draft:
         return total - sum(lengths.values()) + lengths[choice.index]
 
     def parts(self) -> Parts | None:
-        """Return the request as it was taken apart, None where it isn't the engine's own dialect, or no strict JSON."""
+        """Return the request as it was taken apart, None where it wasn't, or is no strict JSON."""
         request = self.request
-        if request is None or request.elements is None or request.undecoded is not None or self.translator is not None:
+        if request is None or request.elements is None or request.undecoded is not None:
+            return None
+        if (own := request.own) is not None:
+            return Parts(fields=own.fields, elements=own.elements, names=own.names, messages=(), key=own.key)
+        if self.translator is not None:
             return None
         if request.repairs or self.dialect != "chat" or not all(map(str.isascii, request.fields)):
             # Half a surrogate pair in a name is read, and no strict JSON; any other odd name is left out with it.

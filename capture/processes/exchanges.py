@@ -30,13 +30,15 @@ Sent = bytes | tuple[bytes, int, int, bytes]
 
 
 class PackedParts(msgspec.Struct, array_like=True, frozen=True):
-    """`Parts` without its messages, which its elements say."""
+    """`Parts` without its messages, which its elements say, if it `is_chat`."""
 
     fields: dict[str, Piece]
     elements: list[Piece]
     names: list[bytes]
     # Pieces of what the engine was sent.
     sent: dict[str, Piece] | None
+    key: str
+    is_chat: bool
 
 
 class PackedExchange(msgspec.Struct, array_like=True, frozen=True):
@@ -104,7 +106,14 @@ def pack_parts(parts: Parts | None, body: bytes | None, sent: bytes | None = Non
     fields = _Cutter(body).fields(parts.fields)
     cutter = _Cutter(body)
     elements = [cutter.piece(element) for element in parts.elements]
-    return PackedParts(fields, elements, parts.names, None if parts.sent is None else _Cutter(sent).fields(parts.sent))
+    return PackedParts(
+        fields,
+        elements,
+        parts.names,
+        None if parts.sent is None else _Cutter(sent).fields(parts.sent),
+        parts.key,
+        bool(parts.messages),
+    )
 
 
 def parts(
@@ -115,7 +124,7 @@ def parts(
         return None
     elements = [_value(piece, body) for piece in packed.elements]
     messages: list[Message] = []
-    for name, raw in zip(packed.names, elements, strict=True):
+    for name, raw in zip(packed.names, elements, strict=True) if packed.is_chat else ():
         message = canonical.read(name, raw)
         if message is None:
             raise ValueError("an element of a request has no canonical form")
@@ -126,6 +135,7 @@ def parts(
         names=packed.names,
         messages=tuple(messages),
         sent=None if packed.sent is None else {name: _value(piece, sent) for name, piece in packed.sent.items()},
+        key=packed.key,
     )
 
 

@@ -4,16 +4,19 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from capture.admission import Admitted
 from capture.dialects.chat import Chat
+from capture.dialects.messages import Messages
 from capture.draft import Draft
 from capture.engines.vllm import Vllm
 from capture.errors import EngineError
 from capture.recorder import Recorder
 from capture.store.base import Delta
+from capture.store.contents import digest
 from tests.engine import PROMPT, STREAM, chunk, event, usage_chunk, whole
 from tests.house import ASK
 
@@ -110,3 +113,17 @@ def test_the_log_line_has_numbers_and_no_content() -> None:
     assert (line["rollout"], line["call"], line["prompt"], line["sampled"]) == ("r", 4, 4, 3)
     assert "SECRET" not in str(line)
     assert "Hello" not in str(line)
+
+
+def test_a_translated_request_is_handed_over_as_it_was_taken_apart() -> None:
+    made = draft()
+    said = [{"role": "user", "content": "Hello"}]
+    made.request = Messages().read(json.dumps({"model": "m", "max_tokens": 5, "messages": said}).encode())
+    made.translator = Messages().translator(made.request)
+    parts = made.parts()
+    assert parts is not None
+    assert (parts.key, list(map(json.loads, parts.elements)), parts.messages) == ("messages", said, ())
+    assert parts.names == [digest(raw) for raw in parts.elements]
+    # One that the long way read was not.
+    made.request = msgspec.structs.replace(made.request, own=None)
+    assert made.parts() is None

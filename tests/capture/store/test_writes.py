@@ -6,7 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from capture.dialects.base import Target
 from capture.dialects.chat import Chat
+from capture.dialects.gemini import Gemini
+from capture.dialects.messages import Messages
+from capture.dialects.responses import Responses
 from capture.errors import ClientError, StoreError
 from capture.store import bodies
 from capture.store.base import Delta, Parts, Query, Spool
@@ -315,6 +319,37 @@ async def test_a_request_that_was_taken_apart_already_is_stored_as_any_other(sto
     one, other = await place.sql(columns + " ORDER BY rollout")
     assert one[:3] == other[:3]
     assert one[4] == other[4]
+
+
+OWN = [
+    (Messages(), {"max_tokens": 9, "system": "s" * 300, "messages": [{"role": "user", "content": "hi"}] * 3}),
+    (Responses(), {"instructions": "s" * 300, "input": [{"type": "message", "role": "user", "content": "hi"}] * 3}),
+    (Gemini(), {"contents": [{"role": "user", "parts": [{"text": "hi"}]}] * 3}),
+]
+
+
+@pytest.mark.parametrize(("dialect", "form"), OWN, ids=lambda each: getattr(each, "name", ""))
+async def test_a_translated_request_that_was_taken_apart_is_stored_as_any_other(store, place, dialect, form):
+    body = json.dumps({"model": "m", **form}).encode()
+    read = dialect.read(body, target=Target(model="m"))
+    own, sent = read.own, bodies.whole(read.fields)
+    parts = Parts(fields=own.fields, elements=own.elements, names=own.names, messages=(), key=own.key)
+    await store.add([entry("a"), entry("b")])
+    for name, known in (("a", parts), ("b", None)):
+        for n in range(2):
+            running = call(n, body, messages=read.messages)
+            store.begin(name, running, body, parts=known)
+            await store.flush()
+            await store.finish(name, [ended(running, body, parts=known, sent=sent)])
+    for n in range(2):
+        exchanges = [await store.exchange(name, n) for name in ("a", "b")]
+        assert as_json(exchanges[0]) == as_json(exchanges[1])
+        assert json.loads(exchanges[0].request) == json.loads(body)
+        assert json.loads(exchanges[0].sent) == json.loads(sent)
+    assert list(map(plain, await store.calls("a"))) == list(map(plain, await store.calls("b")))
+    columns = "SELECT record, (chain IS NULL), messages, request, sent FROM call JOIN exchange USING (rollout, n)"
+    rows = await place.sql(columns + " ORDER BY rollout, n")
+    assert [row[:3] for row in rows[:2]] == [row[:3] for row in rows[2:]]
 
 
 async def test_a_start_whose_end_comes_at_once_is_not_written_twice(store):
