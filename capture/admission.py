@@ -232,11 +232,9 @@ def engine_headers(
     out: list[tuple[str, str]] = []
     removed: list[str] = []
     allowed = {word.lower() for word in allow}
-    named = {
-        part.strip().lower() for name, value in headers if name.lower() == "connection" for part in value.split(",")
-    }
-    for name, value in headers:
-        low = name.lower()
+    lowered = [(name.lower(), name, value) for name, value in headers]
+    named = {part.strip().lower() for low, _, value in lowered if low == "connection" for part in value.split(",")}
+    for low, name, value in lowered:
         if low in _DROPPED_HEADERS or low in named or low.startswith("x-treering-") or keys.holds_secret(value):
             continue
         if low in STEERING_HEADERS and low not in allowed:
@@ -263,8 +261,10 @@ def reply_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     A value is a line: what an engine folded, or put a control character into, is one line for the agent.
     """
     listed = list(headers)
-    named = _named_hop_by_hop(listed)
-    return [(name, _one_line(value)) for name, value in listed if name.lower() not in _DROPPED_HEADERS | named]
+    dropped = _DROPPED_HEADERS
+    if named := _named_hop_by_hop(listed):
+        dropped |= named
+    return [(name, _one_line(value)) for name, value in listed if name.lower() not in dropped]
 
 
 def _one_line(value: str) -> str:

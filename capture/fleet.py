@@ -64,6 +64,9 @@ class Fleet:
 
         Raises `ClientError` 409 `engine_changed` when it has come back as another; `EngineError` when none is left.
         """
+        if url is None and len(self.engines) == 1 and self.engines[0].changed is None:
+            # There is nothing to choose.
+            return [self.engines[0]]
         if url is not None:
             guest = self._guests.get(_key(url))
             if guest is None:

@@ -36,6 +36,8 @@ class Live:
     def __init__(self, entry: Entry, calls: Iterable[Call]) -> None:
         """`calls` are those stored so far, prompts whole."""
         self.entry = entry
+        # What `rules` made of an entry last.
+        self._rules: tuple[Entry, Rules] | None = None
         self.trie = Trie()
         self.running: dict[int, Callable[[], object]] = {}
         self.sealed = False
@@ -89,15 +91,20 @@ class Live:
     @property
     def rules(self) -> Rules:
         """What the rollout lays down for its calls."""
+        known = self._rules
+        if known is not None and known[0] is self.entry:
+            return known[1]
         rollout, made = self.entry.rollout, self.entry.registration
         limit = rollout.limits.get("max_output_tokens")
-        return Rules(
+        rules = Rules(
             pins=rollout.pins,
             max_output_tokens=None if limit is None else int(limit),
             model=rollout.model,
             strict_model=made.strict_model,
             allow=frozenset(made.allow),
         )
+        self._rules = self.entry, rules
+        return rules
 
     @property
     def top(self) -> int:

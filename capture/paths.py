@@ -9,6 +9,7 @@ by a right one elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal
 from urllib.parse import parse_qsl, unquote
 
@@ -47,6 +48,10 @@ RELAYED: tuple[tuple[str, str], ...] = (
 """Relayed to the engine and not recorded: none of them samples (vLLM 0.32's routes)."""
 
 
+SHORT = 200
+"""Characters of a path that is remembered with its route; a longer one is nobody's that asks at it often."""
+
+
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """What a request is for, and the dialect that it speaks."""
 
@@ -68,6 +73,14 @@ def locate(
     `raw_path` is the path as it stood on the wire, still quoted, without the query. `headers` tell the dialect where
     the path doesn't. `allowed` are further paths that the operator lets through to the engine, any method.
     """
+    spoken = _told(headers or {})
+    if len(raw_path) <= SHORT and "/r/" not in raw_path and keys.PREFIX not in raw_path:
+        # No secret stands in it, and agents ask at a few again and again.
+        return _short(method, raw_path, spoken, allowed)
+    return _read(method, raw_path, spoken, allowed)
+
+
+def _read(method: str, raw_path: str, told: str, allowed: tuple[str, ...]) -> Route:
     segments = tuple(part for part in raw_path.split("/") if part)
     secret: str | None = None
     for i, part in enumerate(segments[:-1]):
@@ -75,8 +88,11 @@ def locate(
             secret = unquote(segments[i + 1])
             segments = segments[:i] + segments[i + 2 :]
             break
-    found = _located(method, segments, _spoken(segments, headers or {}), allowed)
-    return msgspec.structs.replace(found, secret=secret)
+    found = _located(method, segments, "gemini" if "v1beta" in segments else told, allowed)
+    return found if secret is None else msgspec.structs.replace(found, secret=secret)
+
+
+_short = lru_cache(256)(_read)
 
 
 def _located(method: str, segments: tuple[str, ...], spoken: str, allowed: tuple[str, ...]) -> Route:
@@ -111,9 +127,9 @@ def _located(method: str, segments: tuple[str, ...], spoken: str, allowed: tuple
     return Route(kind="unknown", dialect=spoken)
 
 
-def _spoken(segments: tuple[str, ...], headers: Mapping[str, str]) -> str:
-    """Return the dialect of a request whose path alone doesn't tell: that of its error, or of a list of models."""
-    if "v1beta" in segments or "x-goog-api-key" in headers:
+def _told(headers: Mapping[str, str]) -> str:
+    """Return the dialect that headers tell where the path doesn't: that of an error, or of a list of models."""
+    if "x-goog-api-key" in headers:
         return "gemini"
     if "anthropic-version" in headers:
         return "messages"

@@ -3,9 +3,11 @@
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from capture import rollouts as rollouts_module
 from capture.errors import ClientError
 from capture.registration import Defaults, Place
 from capture.rollouts import Rollouts
@@ -312,3 +314,22 @@ async def test_rollouts_at_rest_are_looked_after(rollouts: Rollouts, monkeypatch
     await asyncio.wait([watch])
     assert live.sealed
     assert "expired" in [finding.code for finding in (await rollouts.graph("r")).findings]
+
+
+@pytest.mark.parametrize(
+    ("last", "now", "ttl_s", "past"),
+    [
+        ("2026-01-01T10:00:00.000Z", "2026-01-01T10:00:59.999Z", 60.0, False),
+        ("2026-01-01T10:00:00.000Z", "2026-01-01T10:00:59.999Z", 59.0, True),
+        ("2026-01-01T10:00:59.000Z", "2026-01-01T10:01:00.000Z", 60.0, False),
+        ("2026-01-01T10:00:59.000Z", "2026-01-01T10:02:00.000Z", 60.0, True),
+        ("2026-01-01T10:00:59.000Z", "2026-01-02T10:00:59.000Z", 60.0, True),
+    ],
+)
+def test_a_rollout_is_past_its_time_to_live_since_its_last_call(
+    last: str, now: str, ttl_s: float, past: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollouts_module.clock, "now", lambda: now)
+    rollout = SimpleNamespace(created_at="2025-01-01T00:00:00.000Z")
+    entry = SimpleNamespace(rollout=rollout, registration=SimpleNamespace(ttl_s=ttl_s))
+    assert rollouts_module._past(entry, last) == past  # type: ignore[arg-type]  # what is read of an entry
