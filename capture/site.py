@@ -3,10 +3,15 @@
 They hold no data, so they are given to whoever asks, without a key (`guard.is_open`); all that the page shows it asks
 the control plane for, with the key. The files are read once, into a table, and a request names a row of it: no path is
 ever put together from what somebody sent.
+
+So are the documents that the page's sentences name (`docs/pinned.md`): those of docs/ in a clone. A package has no such
+folder; there the findings, which the page names most, are printed from their tables, and of the others the page says
+where they are.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 from collections.abc import Mapping
@@ -21,6 +26,9 @@ from capture.errors import ClientError
 FOLDER = Path(__file__).parent / "page"
 """Flat: a file in a folder of its own would be an address of its own."""
 
+DOCS = Path(__file__).parent.parent / "docs"
+"""Of a clone: what lies in folders within it is read by people who have the clone."""
+
 KINDS = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -32,7 +40,11 @@ KINDS = {
 CACHE = "no-cache"
 """A browser may keep a file, and asks each time whether it is still that: an update shows with the next look."""
 
+DOCUMENT = ".md"
+_TEXT = "text/markdown; charset=utf-8"
+
 _INDEX = "index.html"
+_FINDINGS = "findings.md"
 
 
 class Asset(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,28 +62,45 @@ class Asset(msgspec.Struct, frozen=True, kw_only=True):
 
 def assets(folder: Path = FOLDER) -> dict[str, Asset]:
     """Read the files of a folder that may be served, by name; none where there is no folder."""
-    found = {}
-    for file in sorted(folder.glob("*")) if folder.is_dir() else ():
-        if file.suffix in KINDS and file.is_file():
-            body = file.read_bytes()
-            # Weak: the same file goes out packed or not.
-            etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
-            packed = gzip.compress(body, mtime=0)
-            found[file.name] = Asset(kind=KINDS[file.suffix], body=body, packed=packed, etag=etag)
-    return found
+    files = sorted(folder.glob("*")) if folder.is_dir() else ()
+    found = (file for file in files if file.suffix in KINDS and file.is_file())
+    return {file.name: _asset(KINDS[file.suffix], file.read_bytes()) for file in found}
 
 
-def routes(folder: Path = FOLDER) -> list[web.RouteDef]:
+def documents(folder: Path = DOCS) -> dict[str, Asset]:
+    """Read the documents of a folder, by name; none where there is no folder."""
+    files = sorted(folder.glob(f"*{DOCUMENT}")) if folder.is_dir() else ()
+    return {file.name: _asset(_TEXT, file.read_bytes()) for file in files if file.is_file()}
+
+
+def routes(folder: Path = FOLDER, docs: Path = DOCS) -> list[web.RouteDef]:
     """Return the routes, with the files as they are now."""
-    table = assets(folder)
+    table = documents(docs) | assets(folder)
 
     async def index(request: web.Request) -> web.StreamResponse:
         return _give(request, table, _INDEX)
 
     async def file(request: web.Request) -> web.StreamResponse:
-        return _give(request, table, request.match_info["name"])
+        name = request.match_info["name"]
+        if name == _FINDINGS and name not in table:
+            # Tens of milliseconds, which a start doesn't pay for what few ask.
+            table[name] = await asyncio.to_thread(_findings)
+        return _give(request, table, name)
 
     return [web.get("/", index), web.get("/page/{name}", file)]
+
+
+def _findings() -> Asset:
+    # Its examples are graphs, made for whoever reads it.
+    from graph import tables
+
+    return _asset(_TEXT, tables.document().encode())
+
+
+def _asset(kind: str, body: bytes) -> Asset:
+    # Weak: the same file goes out packed or not.
+    etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
+    return Asset(kind=kind, body=body, packed=gzip.compress(body, mtime=0), etag=etag)
 
 
 def _give(request: web.Request, table: Mapping[str, Asset], name: str) -> web.Response:

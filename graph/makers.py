@@ -15,6 +15,7 @@ from graph.forest import Forest
 from graph.records import Call, Message
 
 Maker = Literal["agent", "template"]
+_Calls = tuple[tuple[str, str], ...]
 
 _EITHER = ", by the agent or by the template"
 _WORDS: dict[str, str] = {str(cause): says for cause, says in CAUSES.items()}
@@ -41,15 +42,20 @@ def worded(cause: str, makers: Iterable[Maker | None]) -> str:
 
 
 def _between(parent: Call, child: Call) -> Maker | None:
-    if parent.reply is None or not child.messages:
+    """Compare the arguments that the child sends with those that it had: by what is called with which JSON, since an
+    agent that drops a blank line from a message sends another message, and the same calls."""
+    had: dict[_Calls, set[tuple[str, ...]]] = {}
+    for message in (*parent.messages, *([parent.reply] if parent.reply is not None else [])):
+        had.setdefault(_calls(message), set()).add(_spelled(message))
+    known = [message for message in child.messages if message.tool_calls and _calls(message) in had]
+    if not known:
         return None
-    # Equal digests say that the arguments are the same JSON; how they are spelled is no part of them.
-    said: dict[bytes, Message] = {message.digest: message for message in (*parent.messages, parent.reply)}
-    for message in child.messages:
-        before = said.get(message.digest)
-        if before is None or before is message:
-            continue
-        pairs = zip(before.tool_calls, message.tool_calls, strict=False)
-        if any(one.arguments != other.arguments for one, other in pairs):
-            return "agent"
-    return "template"
+    return "agent" if any(_spelled(message) not in had[_calls(message)] for message in known) else "template"
+
+
+def _calls(message: Message) -> _Calls:
+    return tuple((call.name, call.canonical or "{}") for call in message.tool_calls)
+
+
+def _spelled(message: Message) -> tuple[str, ...]:
+    return tuple(call.arguments for call in message.tool_calls)

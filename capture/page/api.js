@@ -117,6 +117,12 @@ export function pause(ms, signal) {
   });
 }
 
+/* A command that sends a body, with the key left for the reader to put in. */
+export function request(method, path, body) {
+  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+  return `curl -s -X ${method} ${quoted(new URL(path, document.baseURI.split("#")[0]).href.replaceAll("'", "%27"))} -H "Authorization: Bearer $KEY" -H 'Content-Type: application/json' -d ${quoted(body)}`;
+}
+
 /* A command that gives the same in a shell, with the key left for the reader to put in. */
 export function curl(path) {
   const url = new URL(path, document.baseURI.split("#")[0]);

@@ -15,7 +15,7 @@ import { prose } from "./prose.js";
 import { raw } from "./raw.js";
 import { to } from "./router.js";
 import { conversation, foldable, messageItem } from "./talk.js";
-import { FORK, LINK, ROLE, STATUS, notesOf, plain, roleOf } from "./words.js";
+import { FORK, LINK, ROLE, STATUS, TONE, notesOf, plain, roleOf, straddles, versionsOf } from "./words.js";
 
 /* For a parent to be read, before the call is shown without it. */
 const PARENT_MS = 300;
@@ -27,7 +27,7 @@ const SHOWN = ["messages", "contents", "input", "prompt", "system", "instruction
 
 export async function show(root, { id, n: given }, ctx) {
   const n = Number(given);
-  ctx.title(`Call ${n} of ${id}`, ["rollouts", "#/"], [id, to("rollouts", id, { call: n })], [`call ${n}`]);
+  ctx.title(`Call ${n} of ${id}`, ["Rollouts", "#/"], [id, to("rollouts", id, { call: n })], [`call ${n}`]);
   const graphing = graphOf(ctx.api, id, { signal: ctx.signal });
   graphing.catch(() => {});
   const call = await callOf(ctx.api, id, n, { signal: ctx.signal });
@@ -47,10 +47,12 @@ export async function show(root, { id, n: given }, ctx) {
   const [mark, status, meaning] = STATUS[call.status] || ["?", call.status, ""];
   fill(root,
     h("div.row.spread",
-      h("h1", `Call ${n}`, " ", h("span.tag", { class: call.status === "complete" ? "good" : call.status === "running" ? "info" : "error", title: meaning }, h("span", { "aria-hidden": "true" }, `${mark} `), status), " ", role),
+      h("h1", `Call ${n}`, " ", h("span.tag", { class: TONE[call.status] ?? "warning", title: meaning }, h("span", { "aria-hidden": "true" }, `${mark} `), status), " ", role),
       h("div.row", h("a.button", { href: to("rollouts", id, "tokens", n) }, "Tokens"), copyCurl(path, ctx))),
     near,
-    call.error ? h("div.notice.bad", h("p", h("strong", "Error: "), call.error.message || "no message"), h("p", `Blame: ${call.error.blame}${call.error.status ? `, status ${call.error.status}` : ""}.`)) : null,
+    call.error ? h("div.notice.bad", h("p", h("strong", "Error: "), prose(call.error.message || "no message")), h("p", `Blame: ${call.error.blame}${call.error.status ? `, status ${call.error.status}` : ""}.`)) : null,
+    straddles(call) ? h("div.notice.warn", h("p", h("strong", "The weights changed while it was sampled: "), versionsOf(call.weights).join(" → "), ". ",
+      call.weights.spans.length > 1 ? "The engine says which of its tokens each drew; see its tokens." : "Which of its tokens each drew is not known.", " ", h("a", { href: to("docs", "findings", { at: "weights_changed" }) }, "What that means"))) : null,
     why,
     facts(call),
     h("section.panel", { "aria-labelledby": "asked-head" }, h("h2", { id: "asked-head" }, "Asked"), talk, tools(call)),

@@ -32,8 +32,9 @@ export function fields(a, b) {
 
 /* Conversations beside each other: main with main, the first subagent with the first, a title with a title. Of those
    that one alone has, the other side is null. Calls in none (errors, limits' last replies) come last. Of a
-   conversation, the calls that went on are aligned one by one; those that were discarded stand alone.
-   [{role, kind, rows: [{a, b}]}], a and b calls or null. */
+   conversation, the calls that went on are aligned one by one; those that were discarded stand alone. A conversation
+   whose role somebody ruled stands beside what it is by what it did: a title beside a title, though one of them is
+   trained as main. [{role, kind, rows: [{a, b}]}], a and b calls or null. */
 export function aligned(a, b) {
   const sections = [];
   const left = groups(a);
@@ -56,13 +57,40 @@ function groups(graph) {
     const key = JSON.stringify([role, kind]);
     out.set(key, [...(out.get(key) ?? []), members]);
   };
+  const all = judged(graph);
   // A main conversation that goes on behind a compaction is one: its parts in order.
-  const main = graph.conversations.filter((each) => each.role === "main").flatMap((each) => each.calls);
+  const main = all.filter((each) => each.role === "main").flatMap((each) => each.calls);
   if (main.length) put("main", null, main.sort((x, y) => x - y).map((n) => calls.get(n)).filter(Boolean));
-  for (const each of graph.conversations) if (each.role !== "main") put(each.role, each.kind, each.calls.map((n) => calls.get(n)).filter(Boolean));
+  for (const each of all) if (each.role !== "main") put(each.role, each.kind, each.calls.map((n) => calls.get(n)).filter(Boolean));
   const none = graph.calls.filter((call) => call.conversation === null);
   if (none.length) put("none", null, none);
   return out;
+}
+
+const KINDS = ["title", "summary", "probe", "other"];
+
+const overruled = (graph) => graph.findings.filter((each) => each.code === "role_overruled").map((each) => each.data);
+
+/* The conversations by what they did, whatever was ruled of them. */
+function judged(graph) {
+  const ruled = new Map(overruled(graph).map(({ conversation, judged: word }) => [conversation, word]));
+  return graph.conversations.map((each) => {
+    const word = ruled.get(each.n);
+    if (word === undefined) return each;
+    return KINDS.includes(word) ? { ...each, role: "auxiliary", kind: word } : { ...each, role: word, kind: null };
+  });
+}
+
+const WORDS = { main: "the task itself", subagent: "a subagent's", auxiliary: "a call of the agent for itself", title: "a title", summary: "a summary", probe: "a probe", other: "a call of the agent for itself" };
+
+/* What was ruled of one's conversations, and not of the other's, a sentence each: it is what is trained. */
+export function rulings(graphs, names) {
+  const told = graphs.map(overruled);
+  return told.flatMap((each, at) => each.map(({ conversation, role, judged: word, tokens }) => {
+    const other = told[1 - at].some((one) => one.judged === word && one.role === role);
+    const what = `In ${names[at]} conversation ${conversation}, by what it did ${WORDS[word] ?? word}, is taken for ${role} because somebody ruled so`;
+    return `${what}${role === "main" && tokens ? `: ${tokens.toLocaleString("en-GB")} of its tokens are trained as the task's` : ""}${other ? `; so it is in ${names[1 - at]}` : `; in ${names[1 - at]} nobody did`}.`;
+  }));
 }
 
 function beside(mine, theirs) {

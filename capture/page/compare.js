@@ -3,10 +3,12 @@
    The graphs are read at once; then some requests of main, as few as it takes to find where they part. */
 
 import { curl } from "./api.js";
-import { aligned, changes, differing, fields, findings, first, goingOn, parting, repliesAlike, requestsDiffer, said, samplingWords, settings } from "./compare-words.js";
+import { aligned, changes, differing, fields, findings, first, goingOn, parting, repliesAlike, requestsDiffer, rulings, said, samplingWords, settings } from "./compare-words.js";
 import { copy } from "./copy.js";
 import { decimal, fill, h, number, plural } from "./dom.js";
+import { prose } from "./prose.js";
 import { wide } from "./wide.js";
+import { TONE, roleOf } from "./words.js";
 import { differences, settingsOf } from "./group-words.js";
 import { MARK, rankOf, TAG } from "./health.js";
 import { callOf } from "./held.js";
@@ -39,7 +41,7 @@ export async function show(root, { a, b }, ctx) {
   fill(apart, h("p.quiet", "Reading both…"));
   let graphs = await read();
   const tell = async () => fill(apart, await told(names, graphs, ctx));
-  const failed = (error) => { if (!ctx.signal.aborted) fill(apart, h("p.notice.bad", error.message, error.hint ? ` ${error.hint}` : null)); };
+  const failed = (error) => { if (!ctx.signal.aborted) fill(apart, h("p.notice.bad", prose(error.message), error.hint ? [" ", prose(error.hint)] : null)); };
   if (a === b) fill(apart, h("p", "These are one and the same."));
   else await tell().catch(failed);
   /* Behind the words, however many they are: what is below them would be pushed down. */
@@ -88,6 +90,7 @@ async function told(names, graphs, ctx) {
   const { differing: run } = differences(graphs.map((graph, at) => [names[at], settingsOf(graph)]));
   const strange = run.filter((each) => !each.natural && !/, (asked|sent)$/.test(each.name));
   return [
+    rulings(graphs, names).map((text) => h("p.said-warn", h("span", { "aria-hidden": "true" }, "! "), text)),
     words.map((text) => h("p", text)),
     goingOn(graphs, names, all).map((text) => h("p", text)),
     message ? h("div.compare-message", [[names[0], message.was], [names[1], message.is]].map(([name, middle]) =>
@@ -108,9 +111,20 @@ function sections(names, graphs) {
     panel("Drift of main", drift(names, graphs)),
     ...conversations.map((each, at) => {
       const head = title(each, conversations.slice(0, at).filter((one) => one.role === each.role && one.kind === each.kind).length);
-      return panel(head, calls(head, names, each.rows), { fold: at > 3 });
+      return panel(head, [ruledWords(each, names, graphs), calls(head, names, each.rows)], { fold: at > 3 });
     }),
   ];
+}
+
+/* Of whom a section's calls are taken for something else, because somebody ruled so. */
+function ruledWords({ role, rows }, names, graphs) {
+  const told = ["a", "b"].flatMap((side, at) => {
+    const call = rows.map((row) => row[side]).find(Boolean);
+    const conversations = new Map(graphs[at].conversations.map((each) => [each.n, each]));
+    const [is] = call ? roleOf(call, conversations) : [role];
+    return is === role || role === "none" ? [] : [`${is} in ${names[at]}`];
+  });
+  return told.length ? h("p.said-warn", h("span", { "aria-hidden": "true" }, "! "), `Taken for ${told.join(", and for ")}, because somebody ruled so.`) : null;
 }
 
 function title({ role, kind }, before) {
@@ -143,7 +157,7 @@ function summary(names, rows) {
 
 function found(names, rows) {
   if (rows.length === 0) return h("p.quiet", "Nothing was found in either.");
-  const says = (finding) => (finding ? [finding.message, finding.calls.length ? h("div.quiet", `calls ${finding.calls.slice(0, 12).join(", ")}${finding.calls.length > 12 ? "…" : ""}`) : null] : h("span.quiet", "–"));
+  const says = (finding) => (finding ? [prose(finding.message), finding.calls.length ? h("div.quiet", `calls ${finding.calls.slice(0, 12).join(", ")}${finding.calls.length > 12 ? "…" : ""}`) : null] : h("span.quiet", "–"));
   return wide("Findings of both", h("table.compare-table.compare-found", h("thead", h("tr", h("th", { scope: "col" }, "Finding"), heads(names))),
     h("tbody", rows.map((row) => h("tr", { class: row.a && row.b ? "" : "differs" },
       h("th", { scope: "row" }, h("span.tag", { class: TAG[row.level] }, h("span", { "aria-hidden": "true" }, `${MARK[row.level]} `), row.code)), h("td", says(row.a)), h("td", says(row.b)))))));
@@ -184,6 +198,6 @@ function callCell(name, call, apart) {
     h("a", { href: to("rollouts", name, "calls", call.n) }, `call ${call.n}`), " ",
     call.drift ? h("span.tag.warning", { title: call.drift.cause }, `drift ${number(call.drift.tokens)}`) : part("link", call.link), " ",
     h("span.mono", part("n_prompt", number(call.n_prompt)), " + ", part("n_sampled", number(call.n_sampled))), " ",
-    call.status === "complete" ? part("finish_reason", call.finish_reason ?? "–") : h("span.tag.warning", call.status),
+    call.status === "complete" ? part("finish_reason", call.finish_reason ?? "–") : h("span.tag", { class: TONE[call.status] ?? "warning" }, call.status),
     call.discarded ? h("span.quiet", " discarded") : null);
 }

@@ -8,6 +8,7 @@ import { copy } from "./copy.js";
 import { append, fill, h, plural } from "./dom.js";
 import { commands, fileName, obstacle, paths } from "./download-plan.js";
 import { FORMATS } from "./formats.js";
+import { prose } from "./prose.js";
 import { save } from "./save.js";
 
 const ROLES = [["main", "main conversations"], ["main,summary,subagent,auxiliary", "every conversation"]];
@@ -30,7 +31,7 @@ export function open(of, ctx) {
     const why = obstacle(of, wanted());
     const { needsReward, extra } = FORMATS[chosen];
     take.disabled = why !== null;
-    fill(said, why ?? (needsReward ? `${chosen} has a number where others have “ungraded”: a rollout without a reward is refused.`
+    fill(said, why !== null ? prose(why) : (needsReward ? `${chosen} has a number where others have “ungraded”: a rollout without a reward is refused.`
       : extra ? `The appliance needs the extra treering[${extra}] for it.` : `File: ${fileName(of, wanted())}`));
     said.classList.toggle("warn", why !== null);
   };
@@ -47,8 +48,8 @@ export function open(of, ctx) {
         if (stop.signal.aborted) return;
         take.disabled = false;
         said.classList.add("warn");
-        fill(said, error.message);
-        if (error.hint) append(said, [" ", error.hint]);
+        fill(said, prose(error.message));
+        if (error.hint) append(said, [" ", prose(error.hint)]);
       }
     },
   },

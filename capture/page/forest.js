@@ -7,14 +7,14 @@
 import { fill, h, number, plural, span, svg } from "./dom.js";
 import { lanes, ties } from "./lanes.js";
 import { to } from "./router.js";
-import { FORK, LINK, ROLE, STATUS, notesOf, plain, roleOf } from "./words.js";
+import { FORK, LINK, ROLE, STATUS, notesOf, plain, roleOf, straddles, versionsOf } from "./words.js";
 
 const ROW = 30;
 const LANE = 16;
 /* Of the drawing, in pixels: with more lanes they stand closer. */
 const WIDEST = 260;
 /* Columns have a width, so that none moves when a row comes. */
-const HEADERS = [["Forest", "lanes"], ["Call", "", 58], ["Role", "", 152], ["Hangs on", "", 240], ["Prompt", "number", 72], ["Sampled", "number", 70], ["Finish", "", 84], ["Status", "", 106], ["Began", "number", 78], ["First token", "number", 90], ["Took", "number", 68], ["Notes"]];
+const HEADERS = [["Forest", "lanes"], ["Call", "", 58], ["Role", "", 142], ["Hangs on", "", 216], ["Prompt", "number", 72], ["Sampled", "number", 70], ["Finish", "", 82], ["Status", "", 104], ["Began", "number", 82], ["First token", "number", 90], ["Took", "number", 66], ["Notes"]];
 /* Rows that are there at once; more than a screen has. The rest are made behind the first sight. */
 const FIRST = 40;
 const MORE = 160;
@@ -35,6 +35,8 @@ export class Forest {
       h("thead", h("tr", HEADERS.map(([name, kind]) => h("th", { scope: "col", class: kind || null }, name)))),
       this.body);
     this.holder = h("div.forest-holder", this.table, this.drawing);
+    /* What the row that is chosen says in full, since a column may be too narrow for it. */
+    this.detail = h("p.forest-detail.quiet", "A call that is chosen is told in full here.");
     this.element = h("div.forest.wide", { role: "region", "aria-label": "Forest of calls", tabindex: "0" }, this.holder);
   }
 
@@ -72,7 +74,7 @@ export class Forest {
     const elements = [];
     for (const call of shown) {
       const conversation = conversations.get(call.conversation);
-      const key = JSON.stringify([call, conversation?.role, conversation?.kind, conversation?.parent_call, kept.has(call.n), began]);
+      const key = JSON.stringify([call, conversation?.role, conversation?.kind, conversation?.parent_call, conversation?.evidence?.length, kept.has(call.n), began]);
       const held = this.rows.get(call.n);
       if (held?.key === key) {
         elements.push(held.element);
@@ -82,7 +84,7 @@ export class Forest {
       const focused = element.contains(document.activeElement);
       fill(element, this.#cells(call, conversation, conversations, kept, began));
       element.classList.toggle("discarded", call.discarded);
-      this.rows.set(call.n, { key, element, call });
+      this.rows.set(call.n, { key, element, call, words: wordsOf(call, conversation, conversations, kept) });
       elements.push(element);
       if (focused) element.querySelector("a").focus({ preventScroll: true });
     }
@@ -129,7 +131,7 @@ export class Forest {
     const at = this.selected === null ? (by > 0 ? -1 : this.order.length) : this.order.indexOf(this.selected);
     for (let i = at + by; i >= 0 && i < this.order.length; i += by) {
       const { call } = this.rows.get(this.order[i]);
-      if (call.link === "drift" || call.link === "compaction" || call.fork || call.status !== "complete" || call.finish_reason === "length") {
+      if (call.link === "drift" || call.link === "compaction" || call.fork || call.status !== "complete" || call.finish_reason === "length" || straddles(call)) {
         this.select(call.n);
         return true;
       }
@@ -146,7 +148,9 @@ export class Forest {
   #mark(n) {
     if (this.selected !== null) this.rows.get(this.selected)?.element.removeAttribute("aria-current");
     this.selected = n;
-    this.rows.get(n)?.element.setAttribute("aria-current", "true");
+    const row = this.rows.get(n);
+    row?.element.setAttribute("aria-current", "true");
+    if (row) fill(this.detail, row.words);
   }
 
   #clicked(event) {
@@ -170,11 +174,11 @@ export class Forest {
     const [mark, status, why] = STATUS[call.status] || ["?", call.status, ""];
     const notes = notesOf(call, conversation, kept);
     const began = call.started_at ? `+${span(Date.parse(call.started_at) - first)}` : "–";
-    const hangs = call.parent === null ? "root" : `${call.link === "exact" ? "exact" : call.link}${call.drift ? ` ${number(call.drift.tokens)} ${plain(call.drift.cause)}` : ""}`;
+    const hangs = hangsOf(call);
     return [
       h("td.lanes"),
       h("th.call", { scope: "row" }, h("a", { href: to("rollouts", this.id, "calls", call.n), "aria-label": `Call ${call.n}, ${said}, ${status}` }, `#${call.n}`)),
-      h("td", h("span", { class: `role-${role}`, title: ROLE[role] }, said)),
+      h("td", h("span", { class: `role-${role}`, title: `${said}: ${ROLE[role]}` }, said)),
       h("td.hangs", { class: `link-${call.link}`, title: `${hangs}: ${LINK[call.link] || ""}` }, call.link === "drift" || call.link === "compaction"
         ? h("a", { href: to("rollouts", this.id, "tokens", call.n, call.drift ? { at: call.drift.at } : {}), "aria-label": `Tokens of call ${call.n} at its break: ${hangs}` }, hangs)
         : hangs, call.parent === null || call.parent === undefined ? null : h("span.quiet", ` on #${call.parent}`)),
@@ -185,7 +189,7 @@ export class Forest {
       h("td.number", began),
       h("td.number", span(call.first_token_ms)),
       h("td.number", span(call.ended_ms)),
-      h("td.notes-of", { title: notes.length ? [notes.join(" · "), call.fork ? FORK[call.fork] : null].filter(Boolean).join(": ") : null }, notes.join(" · ")),
+      h("td.notes-of", { class: straddles(call) ? "attention" : null, title: notes.length ? [notes.join(" · "), call.fork ? FORK[call.fork] : null].filter(Boolean).join(": ") : null }, notes.join(" · ")),
     ];
   }
 
@@ -204,7 +208,7 @@ export class Forest {
       const bend = from.x === end.x ? 10 : 0;
       return svg("path", { class: `tie ${colour(tie.to)}`, d: `M${from.x},${from.y} C${from.x + bend},${from.y + ROW * 0.8} ${end.x + bend},${end.y - ROW * 0.8} ${end.x},${end.y}` });
     });
-    const nodes = calls.filter((call) => there(call.n)).map((call) => node(call, at.get(call.n), colour(call.n)));
+    const nodes = calls.filter((call) => there(call.n)).map((call) => [straddles(call) ? mixed(at.get(call.n), call) : null, node(call, at.get(call.n), colour(call.n))]);
     const height = Math.min(calls.length, most) * ROW;
     this.drawing.setAttribute("width", across);
     this.drawing.setAttribute("height", Math.max(height, 1));
@@ -234,6 +238,19 @@ export class Forest {
   }
 }
 
+const hangsOf = (call) => (call.parent === null ? "root" : `${call.link}${call.drift ? ` ${number(call.drift.tokens)} ${plain(call.drift.cause)}` : ""}`);
+
+/* All that a row says, in words that nothing cuts. */
+function wordsOf(call, conversation, conversations, kept) {
+  const [, role] = roleOf(call, conversations);
+  const [, status, why] = STATUS[call.status] || ["?", call.status, ""];
+  return [h("strong", `Call ${call.n}`), `: ${role}; ${hangsOf(call)}${call.parent === null || call.parent === undefined ? "" : ` on #${call.parent}`}; ${status}${call.status === "complete" ? "" : ` (${why})`}`,
+    notesOf(call, conversation, kept).map((note) => `; ${note}`), "."];
+}
+
+/* A bar through a node: below it another version of the weights drew the tokens. */
+const mixed = ({ x, y }, call) => svg("path", { class: "mixed", d: `M${x - 8},${y} H${x + 8}` }, svg("title", `weights changed: ${versionsOf(call.weights).join(" → ")}`));
+
 function node(call, { x, y }, colour) {
   const title = svg("title", `call ${call.n}: ${call.status}`);
   switch (call.status) {
@@ -259,5 +276,6 @@ export function legend() {
     entry(call("stopped"), "stopped by a limit"), entry(call("running"), "running"),
     entry([line("drift"), svg("path", { class: "break", d: "M5,14 L15,10 M5,10 L15,6" })], "drift: tokens part"),
     entry([line("compaction"), svg("path", { class: "fold role-main", d: "M10,5 L15,10 L10,15 L5,10 Z" })], "compaction"),
+    entry([mixed(at, { weights: { start: "one version", end: "another", spans: [] } }), call("complete")], "the weights changed while it was sampled"),
     entry(svg("path", { class: "tie role-subagent", d: "M10,0 V20" }), "started by a tool call, or carried over"));
 }

@@ -10,6 +10,9 @@ import { differences, names, settingsOf, shortNames, sideBySide, statements } fr
 import { rowsOf } from "./held.js";
 import { MARK, TAG } from "./health.js";
 import { follow, paced } from "./live.js";
+import { flat } from "./flat.js";
+import { prose } from "./prose.js";
+import { stateWords } from "./states.js";
 import { to } from "./router.js";
 import { wide } from "./wide.js";
 
@@ -97,7 +100,7 @@ export async function show(root, { group }, ctx) {
     await learn();
   });
   follow("events", ctx, pace, ({ data }) => data.group === group || rows.some((row) => row.id === data.rollout));
-  learn().catch((error) => { if (!ctx.signal.aborted) fill(settings, h("p.notice.bad", error.message)); });
+  learn().catch((error) => { if (!ctx.signal.aborted) fill(settings, h("p.notice.bad", prose(error.message))); });
 
   /* Reads of each rollout what its summary doesn't say, where it has changed since. */
   async function learn() {
@@ -146,7 +149,7 @@ function glanceTable(rows, chosen, pick) {
     h("tbody", rows.map((row) => h("tr",
       h("td.group-pick", h("input", { type: "checkbox", "data-key": `pick ${row.id}`, checked: chosen.has(row.id), "aria-label": `Pick ${row.id}`, onchange: () => pick(row.id) })),
       h("th.group-name", { scope: "row" }, h("a", { href: to("rollouts", row.id), "data-key": row.id }, row.id)),
-      h("td", row.health?.running ? h("span.running", h("span.dot", { "aria-hidden": "true" }), plural(row.health.running, "call"), h("span.unseen", " running")) : row.state),
+      h("td", row.health?.running ? h("span.running", h("span.dot", { "aria-hidden": "true" }), plural(row.health.running, "call"), h("span.unseen", " running")) : stateWords(row)),
       MEASURES.map((measure, at) => measureCell(measure, row, scales[at])),
       h("td", worst(row))))));
 }
@@ -183,7 +186,7 @@ function findingsTable(rows) {
   return h("table.group-found",
     h("thead", h("tr", h("th", { scope: "col" }, "Finding"), h("th", { scope: "col" }, "Rollouts"), heads.map((head, at) => h("th.number", { scope: "col" }, h("a", { href: to("rollouts", rows[at].id), title: rows[at].id }, head))))),
     h("tbody", found.map(({ code, level, counts, rollouts }) => h("tr",
-      h("th", { scope: "row" }, h("span.tag", { class: TAG[level], title: CODES[code] ? `${CODES[code].means} ${CODES[code].todo}` : code }, h("span", { "aria-hidden": "true" }, `${MARK[level]} `), code)),
+      h("th", { scope: "row" }, h("span.tag", { class: TAG[level], title: CODES[code] ? flat(`${CODES[code].means} ${CODES[code].todo}`) : code }, h("span", { "aria-hidden": "true" }, `${MARK[level]} `), code)),
       h("td.number", `${rollouts} of ${rows.length}`),
       heads.map((_, at) => counts[at]).map((n) => h("td.number", n === 0 ? h("span.quiet", { "aria-label": "none" }, "·") : number(n)))))));
 }

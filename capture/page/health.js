@@ -1,6 +1,7 @@
 /* What an overview says of the health of many rollouts, in words and in a fixed order. No DOM here: node tests it. */
 
 import { CODES } from "./codes.js";
+import { flat } from "./flat.js";
 
 const RANK = { error: 0, warn: 1, info: 2 };
 /* The class of `.tag` that a level has. */
@@ -49,8 +50,8 @@ export function rewardWords(reward) {
 }
 
 /* The strip's first line: {level: "none" | "good" | "warn" | "error", text}. */
-export function verdict(overview) {
-  if (overview.rollouts === 0) return { level: "none", text: "No rollouts." };
+export function verdict(overview, { filtered = false } = {}) {
+  if (overview.rollouts === 0) return { level: "none", text: filtered ? "No rollout fits." : "No rollouts yet." };
   const worst = findingsIn(overview)[0]?.level;
   const bad = overview.trouble ?? 0;
   const stale = overview.stale ?? 0;
@@ -66,20 +67,18 @@ export function verdict(overview) {
    where the server can't filter by it. Their numbers are those of the lists that they lead to. */
 export function signs(overview) {
   const of = (code) => overview.findings.find((each) => each.code === code)?.rollouts ?? 0;
-  const finding = (key, label, code, title) => ({ key, label, n: of(code), level: of(code) ? levelOf(code) : "good", title, patch: { finding: code } });
+  const finding = (code) => ({ key: code, label: code, n: of(code), level: of(code) ? levelOf(code) : "good", title: flat(`${CODES[code].means} ${CODES[code].todo}`), patch: { finding: code } });
   const ungraded = overview.ungraded ?? Math.max(0, overview.closed - overview.graded);
   return [
     { key: "trouble", label: "need a look", n: overview.trouble ?? 0, level: overview.trouble ? "warn" : "good", title: "An error or a warning, drift, no call, or a record with a hole in it", patch: { trouble: true } },
-    finding("no_calls", "without a call", "no_calls", CODES.no_calls.means),
-    finding("drift", "drifted", "drift", CODES.drift.means),
-    finding("incomplete", "incomplete", "capture_incomplete", CODES.capture_incomplete.means),
-    finding("stopped", "stopped by a limit", "limit_stop", CODES.limit_stop.means),
+    ...SIGNS.map(finding),
     { key: "ungraded", label: "ungraded", n: ungraded, level: ungraded ? "warn" : "good", title: "Closed, and nobody has given a reward", patch: overview.ungraded === undefined ? null : { graded: "0" } },
   ];
 }
 
-/* Codes that have a sign of their own. */
-export const SIGNED = new Set(["no_calls", "drift", "capture_incomplete", "limit_stop"]);
+/* Codes that have a sign of their own, by the name that they have everywhere (docs/findings.md). */
+const SIGNS = ["no_calls", "drift", "capture_incomplete", "limit_stop"];
+export const SIGNED = new Set(SIGNS);
 
 /* How many rollouts are not yet in the numbers; null where all are. */
 export const unread = (overview) => (overview.stale ? `${count(overview.stale, "rollout is", "rollouts are")} still to be read` : null);

@@ -10,7 +10,8 @@ const TYPED_MS = 250;
 export function filters(onChange, onDone) {
   let typed = 0;
   const q = h("input", {
-    id: "list-q", type: "search", placeholder: "id, group, label, model", autocomplete: "off", spellcheck: "false", "aria-keyshortcuts": "/",
+    id: "list-q", type: "search", placeholder: "id, group, label, model, task",
+    title: "What stands in an id, a group, a label's value, a model's name or the first words of a task", autocomplete: "off", spellcheck: "false", "aria-keyshortcuts": "/",
     oninput: () => {
       clearTimeout(typed);
       typed = setTimeout(() => onChange({ q: q.value.trim() || null }, { typing: true }), TYPED_MS);
@@ -27,7 +28,7 @@ export function filters(onChange, onDone) {
   const group = pick("list-group", (value) => ({ group: value }));
   const label = pick("list-label", (value) => ({ labels: value === null ? [] : [value] }));
   const finding = pick("list-finding", (value) => ({ finding: value }));
-  const trouble = h("button", { type: "button", "aria-pressed": "false", onclick: () => onChange({ trouble: trouble.getAttribute("aria-pressed") !== "true" }, { typing: false }) }, "Only troubled");
+  const trouble = h("button", { type: "button", "aria-pressed": "false", onclick: () => onChange({ trouble: trouble.getAttribute("aria-pressed") !== "true" }, { typing: false }) }, "Need a look");
   const clear = h("button", {
     type: "button",
     onclick: () => onChange({ state: null, group: null, labels: [], finding: null, graded: null, trouble: false, q: null }, { typing: false }),

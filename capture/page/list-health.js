@@ -5,6 +5,8 @@
 
 import { fill, h, number, short } from "./dom.js";
 import { CODES } from "./codes.js";
+import { flat } from "./flat.js";
+import { narrowed } from "./list-query.js";
 import { bustle, findingsIn, levelOf, MARK, rewardWords, SIGNED, signs, unread, verdict } from "./health.js";
 
 /* onFilter(patch): a button was pressed; the patch sets what it stands for, or takes it back. */
@@ -47,7 +49,7 @@ export function strip(onFilter) {
 
   function update(overview, now) {
     filter = now;
-    const said = verdict(overview);
+    const said = verdict(overview, { filtered: Boolean(narrowed(now)) });
     line.textContent = said.text;
     line.dataset.level = said.level;
     const reward = rewardWords(overview.reward);
@@ -56,7 +58,7 @@ export function strip(onFilter) {
     for (const sign of signs(overview)) show(entry(`sign ${sign.key}`, signList, sign), sign.n, sign.level);
     const found = findingsIn(overview).filter((each) => !SIGNED.has(each.code));
     for (const each of found) {
-      const title = CODES[each.code] ? `${CODES[each.code].means} ${CODES[each.code].todo}` : each.code;
+      const title = CODES[each.code] ? flat(`${CODES[each.code].means} ${CODES[each.code].todo}`) : each.code;
       show(entry(`code ${each.code}`, codeList, { label: each.code, title, patch: { finding: each.code } }), each.rollouts, each.level);
     }
     const still = new Set(found.map((each) => `code ${each.code}`));

@@ -40,6 +40,26 @@ export function overviewPath(filter) {
   return given ? `overview?${given}` : "overview";
 }
 
+/* What the strip's numbers are narrowed by, in words; "" where they are of all. */
+export const narrowed = (filter) => said({ ...filter, finding: null, graded: null, trouble: false });
+
+/* Why a list is empty, for a reader who wants it not to be: {text, clears}: what was looked for and where, and what each
+   part of the filter is, to be taken back by itself ([what it says, patch]). */
+export function emptiness(filter) {
+  const parts = [
+    [filter.q, `the search for “${filter.q}”`, { q: null }],
+    [filter.state, `state ${filter.state}`, { state: null }],
+    [filter.group, `group ${filter.group}`, { group: null }],
+    [filter.labels.length, `label ${filter.labels.join(", ")}`, { labels: [] }],
+    [filter.finding, `finding ${filter.finding}`, { finding: null }],
+    [filter.graded, filter.graded === "0" ? "ungraded" : "graded", { graded: null }],
+    [filter.trouble, "need a look", { trouble: false }],
+  ].filter(([there]) => there).map(([, what, patch]) => [what, patch]);
+  const rest = said({ ...filter, q: null });
+  const text = filter.q ? `“${filter.q}” stands in no id, group, label's value, model or task${rest ? ` (narrowed to: ${rest})` : ""}.` : `No rollout fits: ${rest}.`;
+  return { text, clears: parts };
+}
+
 /* How many rollouts the list has, as far as an overview tells; null where it doesn't (two of its buttons at once). */
 export function totalOf(filter, overview) {
   if (!overview) return null;
@@ -67,7 +87,7 @@ export function said(filter) {
   if (filter.finding) words.push(`with ${filter.finding}`);
   if (filter.graded === "0") words.push("ungraded");
   if (filter.graded === "1") words.push("graded");
-  if (filter.trouble) words.push("troubled");
+  if (filter.trouble) words.push("that need a look");
   if (filter.q) words.push(`matching “${filter.q}”`);
   return words.join(", ");
 }

@@ -5,8 +5,10 @@
 
 import { decimal, fill, h, moment, number, short } from "./dom.js";
 import { findingsOf, MARK, TAG } from "./health.js";
+import { LEVEL } from "./words.js";
 import { poolSize, reveal, step, windowOf } from "./list-window.js";
 import { to } from "./router.js";
+import { stateWords, statesOf } from "./states.js";
 
 const COLUMNS = [["pick", "Selected"], ["id", "Rollout"], ["group", "Group"], ["state", "State"], ["calls", "Calls"], ["convs", "Convs"],
   ["sampled", "Sampled"], ["reward", "Reward"], ["drift", "Drift"], ["found", "Findings"], ["when", "Begun"]];
@@ -14,7 +16,7 @@ const TITLES = { calls: "Calls of main / all calls", convs: "Conversations", sam
 const NUMBERS = new Set(["calls", "convs", "sampled", "reward", "drift"]);
 /* The same in list.css, where a narrow screen has a row of three lines. */
 const NARROW = matchMedia("(max-width: 760px)");
-const HEIGHTS = { wide: 36, narrow: 84 };
+const HEIGHTS = { wide: 44, narrow: 102 };
 /* Letters of findings that a row has room for. */
 const ROOM = 40;
 
@@ -57,6 +59,7 @@ export function grid(rows, on, signal) {
     for (const slot of slots) {
       if (used.has(slot)) continue;
       slot.element.hidden = true;
+      slot.element.classList.remove("active");
       slot.index = -1;
     }
     const on_ = slots.find((slot) => slot.index === active && active >= 0);
@@ -169,7 +172,8 @@ function cells(row, chosen) {
   const main = row.n_main_calls;
   return [
     cell("pick", h("input", { type: "checkbox", tabindex: "-1", checked: chosen, "aria-label": `Select ${row.id}` })),
-    cell("id", h("a", { href: to("rollouts", row.id), tabindex: "-1", title: row.id }, row.id), row.tier === "eval" ? h("span.quiet", { title: row.tier_reason ?? "text only, no token ids" }, " eval") : null),
+    cell("id", h("a", { href: to("rollouts", row.id), tabindex: "-1", title: row.id }, row.id), row.tier === "eval" ? h("span.quiet", { title: row.tier_reason ?? "text only, no token ids" }, " eval") : null,
+      row.task ? h("span.list-task", { title: row.task }, row.task) : null),
     cell("group", row.group ? h("a.quiet", { href: to("groups", row.group), tabindex: "-1", title: row.group }, row.group) : h("span.quiet", "–")),
     cell("state", state(row)),
     cell("calls", row.n_calls === 0 && row.state === "closed" ? h("strong.zero", "0") : [number(main), h("span.quiet", ` / ${number(row.n_calls)}`)]),
@@ -193,8 +197,7 @@ function state(row) {
   if (row.absent) return h("span.quiet", { title: "It was deleted, or is no longer what the filter asks for" }, "gone");
   const running = row.health?.running ?? 0;
   if (running > 0) return h("span.running", { title: `${running} running` }, h("span.dot", { "aria-hidden": "true" }), running === 1 ? "1 call" : `${running} calls`, h("span.unseen", " running"));
-  if (row.stopped) return h("span", { title: `${row.state}; stopped by its limit ${row.stopped.limit}` }, "stopped");
-  return row.state;
+  return h("span", { title: statesOf(row).map(({ word, title }) => `${word}: ${title}`).join("; ") }, stateWords(row));
 }
 
 function tags(row) {
@@ -204,7 +207,7 @@ function tags(row) {
   const shown = fit < 0 ? all : all.slice(0, Math.max(1, fit));
   const rest = all.slice(shown.length);
   return [
-    ...shown.map(({ code, n, level }) => h("span.tag", { class: TAG[level], title: `${level}: ${code}, ${n}` }, h("span", { "aria-hidden": "true" }, `${MARK[level]} `), code)),
+    ...shown.map(({ code, n, level }) => h("span.tag", { class: TAG[level], title: `${LEVEL[level][1]}: ${code}, ${n}` }, h("span", { "aria-hidden": "true" }, `${MARK[level]} `), code)),
     rest.length ? h("span.quiet", { title: rest.map((each) => each.code).join(", ") }, `+${rest.length}`) : null,
   ];
 }

@@ -10,9 +10,10 @@ import { downloads } from "./downloads.js";
 import { strip } from "./list-health.js";
 import { filters } from "./list-filters.js";
 import { Pages } from "./list-pages.js";
-import { address, filterOf, isEmpty, listPath, overviewPath, said, sequencesQuery, totalOf } from "./list-query.js";
+import { address, emptiness, filterOf, isEmpty, listPath, overviewPath, said, sequencesQuery, totalOf } from "./list-query.js";
 import { grid } from "./list-rows.js";
 import { follow, paced } from "./live.js";
+import { prose } from "./prose.js";
 import { to } from "./router.js";
 
 const AGE_MS = 30000;
@@ -65,7 +66,7 @@ export async function show(root, params, ctx) {
     form.update(filter, overview);
     const known = CODES[filter.finding];
     meaning.hidden = !known;
-    if (known) fill(meaning, h("p", h("strong", filter.finding), ": ", known.means), h("p", h("strong", "What to do"), ": ", known.todo));
+    if (known) fill(meaning, h("p", h("strong", filter.finding), ": ", prose(known.means), " ", h("a", { href: to("docs", "findings", { at: filter.finding }) }, "More")), h("p", h("strong", "What to do"), ": ", prose(known.todo)));
     const [, seen] = await Promise.all([
       mine.ensure(1).then(() => {
         if (signal.aborted) return;
@@ -116,8 +117,10 @@ export async function show(root, params, ctx) {
   }
 
   function nothing() {
-    return h("div.notice", h("p", `No rollout fits: ${said(filter)}.`),
-      h("p", h("button", { type: "button", onclick: () => apply({ state: null, group: null, labels: [], finding: null, graded: null, trouble: false, q: null }) }, "Show all")));
+    const { text, clears } = emptiness(filter);
+    return h("div.notice", h("p", text),
+      h("p.row", clears.length > 1 ? clears.map(([what, patch]) => h("button", { type: "button", onclick: () => apply(patch) }, `Without ${what}`)) : null,
+        h("button", { type: "button", onclick: () => apply({ state: null, group: null, labels: [], finding: null, graded: null, trouble: false, q: null }) }, "Show all")));
   }
 
   function failed(error) {
@@ -127,7 +130,7 @@ export async function show(root, params, ctx) {
       return;
     }
     root.setAttribute("aria-busy", "false");
-    fill(note, h("div.notice.bad", { role: "alert" }, h("p", error.message), error.hint ? h("p", error.hint) : null,
+    fill(note, h("div.notice.bad", { role: "alert" }, h("p", prose(error.message)), error.hint ? h("p", prose(error.hint)) : null,
       h("p", h("button", { type: "button", onclick: () => { fill(note); if (pages) pages.failed = false; load().catch(failed); } }, "Try again"))));
   }
 
@@ -196,7 +199,7 @@ export async function show(root, params, ctx) {
     x: named("pick a row, or let it go", () => { const row = rows.at(list.active()); if (row) pick(row); }),
     c: named("compare the two that are picked", openCompare),
     n: named("show what is new", () => { if (!fresh.hidden) restart(); }),
-    t: named("only troubled, or all", () => apply({ trouble: !filter.trouble })),
+    t: named("only those that need a look, or all", () => apply({ trouble: !filter.trouble })),
     "/": named("search", () => { form.search.focus(); form.search.select(); }),
   });
   const pace = paced(again, { failed: (error) => { if (!(error instanceof ApiError) || error.status !== 0) failed(error); } });

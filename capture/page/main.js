@@ -6,6 +6,7 @@
 
 import * as api from "./api.js";
 import { fill, h } from "./dom.js";
+import { prose } from "./prose.js";
 import { place } from "./router.js";
 
 const main = document.getElementById("main");
@@ -19,6 +20,7 @@ const MODULES = {
   rollout: () => import("./rollout.js"),
   call: () => import("./call.js"),
   tokens: () => import("./tokens.js"),
+  manual: () => import("./manual.js"),
 };
 const KEYS = [["?", "this list"], ["g", "to the list of rollouts"], ["u", "one up"]];
 
@@ -46,8 +48,8 @@ function fault(error) {
     return;
   }
   fill(main, h("div.notice.bad", { role: "alert" },
-    h("h1", error.message || String(error)),
-    error.hint ? h("p", error.hint) : null,
+    h("h1", prose(error.message || String(error))),
+    error.hint ? h("p", prose(error.hint)) : null,
     h("p", h("button", { onclick: show }, "Try again"), " ", h("a", { href: "#/" }, "All rollouts"))));
 }
 
@@ -62,7 +64,7 @@ function askKey(error) {
     },
   },
   h("h1", "The admin key"),
-  api.key.get() ? h("p.notice.bad", { role: "alert" }, error.message) : null,
+  api.key.get() ? h("p.notice.bad", { role: "alert" }, prose(error.message)) : null,
   h("p", h("label", { for: "key" }, "Key "), field, " ", h("button", { type: "submit" }, "Go on")),
   h("p.quiet", { id: "key-hint" }, "It is in the file beside the store (treering.db.key), or what --admin-key-file names. ",
     "The address that `treering serve` prints brings it along. It stays in this tab."));

@@ -6,6 +6,9 @@
 import { copyCurl } from "./copy.js";
 import { fill, h, moment, number, plural, short } from "./dom.js";
 import { counted, findings } from "./findings.js";
+import { compareButton } from "./twin.js";
+import { amount, stateTags } from "./states.js";
+import { causeOf, usable } from "./usable.js";
 import { live } from "./follow.js";
 import { Forest, legend } from "./forest.js";
 import { graphOf } from "./held.js";
@@ -13,13 +16,12 @@ import { key } from "./keys.js";
 import { put } from "./places.js";
 import { prose } from "./prose.js";
 import { to } from "./router.js";
-import { plain } from "./words.js";
 
 /* Between two cuts of a running rollout into rows, which cost the appliance more than its graph does. */
 const BETWEEN_MS = 4000;
 
 export async function show(root, { id }, ctx) {
-  ctx.title(id, ["rollouts", "#/"], [id]);
+  ctx.title(id, ["Rollouts", "#/"], [id]);
   const forest = new Forest(id, { onSelect: (n) => history.replaceState(null, "", to("rollouts", id, { call: n })) });
   const head = h("div.rollout-head");
   const found = h("div.findings-place");
@@ -28,7 +30,7 @@ export async function show(root, { id }, ctx) {
   const roles = h("div");
   const calls = h("section.panel", { "aria-labelledby": "forest-head" },
     h("div.row.spread", h("h2", { id: "forest-head" }, "Calls"), h("p.quiet.keys-hint", h("kbd", "j"), h("kbd", "k"), " between calls, ", h("kbd", "Enter"), " opens, ", h("kbd", "n"), " next that parts or failed, ", h("kbd", "t"), " tokens, ", h("kbd", "p"), " parent")),
-    legend(), forest.element);
+    legend(), forest.element, forest.detail);
   const graph = await graphOf(ctx.api, id, { signal: ctx.signal, fresh: true });
   let seen = null;
   /* While calls come the forest scrolls in a place of one height, so that nothing below it moves. */
@@ -40,7 +42,7 @@ export async function show(root, { id }, ctx) {
     seen = next;
     const { rollout } = next;
     put(head, [rollout, next.drift, next.findings], () => headOf(next, ctx));
-    put(found, [next.findings, rollout.state, next.calls.length > 0], () => (next.calls.length ? findings(next.findings, id, { scrolls: open }) : silent(next, id)));
+    put(found, [next.findings, rollout.state, next.calls.length > 0], () => (next.calls.length ? findings(next.findings, rollout, ctx, { scrolls: open }) : silent(next, ctx)));
     forest.update(next);
     if (next.calls.some(isParted)) words.classList.add("known");
   };
@@ -77,7 +79,7 @@ export async function show(root, { id }, ctx) {
       }
     }
     put(words, said, () => forksModule.forks(said, id));
-    put(roles, next.conversations, () => verdicts.conversations(next, id));
+    put(roles, next.conversations, () => verdicts.conversations(next, id, ctx));
     await told;
   };
 
@@ -120,15 +122,13 @@ function headOf({ rollout, findings: found, drift }, ctx) {
   const path = `rollouts/${encodeURIComponent(rollout.id)}/graph`;
   const running = rollout.state === "open";
   const pair = (name, value, title) => h("div", h("dt", name), h("dd", { title: title || null }, value));
-  const budget = Object.entries(rollout.budget_left || {}).filter(([, value]) => value !== null);
   return [
     h("div.row.spread",
-      h("h1", rollout.id, " ",
-        h("span.tag", { class: running ? "info" : "good" }, rollout.state),
-        rollout.incomplete ? [" ", h("span.tag.error", "incomplete")] : null,
-        rollout.stopped ? [" ", h("span.tag.warning", `stopped: ${plain(rollout.stopped.limit)}`)] : null),
-      h("div.row", copyCurl(path, ctx))),
+      h("h1", rollout.id, stateTags(rollout)),
+      h("div.row", compareButton(rollout, ctx), copyCurl(path, ctx))),
+    rollout.task ? h("p.task", h("span.quiet", "Task: "), rollout.task) : null,
     h("p.verdict", verdict(found, rollout)),
+    usableLine(rollout, found),
     h("dl.facts",
       pair("Reward", rollout.reward === null ? "ungraded" : number(rollout.reward)),
       pair("Tier", rollout.tier, rollout.tier_reason),
@@ -142,18 +142,35 @@ function headOf({ rollout, findings: found, drift }, ctx) {
       pair("Made", moment(rollout.created_at)),
       pair("First call", moment(rollout.first_call_at)),
       pair(running ? "Last call" : "Closed", moment(running ? rollout.last_call_at : rollout.closed_at)),
-      rollout.stopped ? pair("Limit", `${plain(rollout.stopped.limit)} at call ${rollout.stopped.at_call}, ${plural(rollout.stopped.stops, "stop")}`) : null,
-      budget.length ? pair("Left", budget.map(([name, value]) => `${plain(name)} ${number(Math.round(value))}`).join(", ")) : null,
+      limits(rollout).map(([name, value]) => pair(`Limit ${name}`, value)),
+      rollout.stopped ? pair("Stopped by", `${rollout.stopped.limit} at call ${rollout.stopped.at_call}, ${plural(rollout.stopped.stops, "stop")}`) : null,
       Object.entries(rollout.labels || {}).map(([name, value]) => pair(name, String(value)))),
     rollout.tier === "train" ? null : h("p.notice.warn", `Tier ${rollout.tier}: ${rollout.tier_reason || "no exact token ids"}. It can be graded, and not trained on.`),
   ];
 }
 
+/* Each limit with what it allows and what is left of it. */
+function limits(rollout) {
+  const left = rollout.budget_left || {};
+  return Object.entries(rollout.limits ?? {}).filter(([, value]) => value !== null).map(([name, value]) =>
+    [name, left[name] === undefined || left[name] === null ? amount(name, value) : `${amount(name, value)}, ${number(Math.round(left[name]))} left`]);
+}
+
+/* Whether its rows and its reward can be used: what somebody who has read the verdict asks next. */
+function usableLine(rollout, found) {
+  const told = usable({ rollout, findings: found });
+  if (!told) return h("p.usable");
+  const part = (name, { level, text }) => [h("strong", `${name}: `), h("span", { class: level }, text), ". "];
+  return h("p.usable", part("Rows", told.rows), part("Reward", told.reward));
+}
+
 function verdict(found, rollout) {
   const faults = [...found.filter((each) => each.level === "error"), ...found.filter((each) => each.level === "warn")];
   if (faults.length) {
-    const [first, ...rest] = faults;
-    return [first.level === "error" ? h("strong.bad", "Broken: ") : h("strong.warn", "Look first: "), prose(first.message),
+    const first = faults[0];
+    const cause = causeOf(first, found);
+    const rest = faults.filter((each) => each !== first && each !== cause);
+    return [first.level === "error" ? h("strong.bad", "Broken: ") : h("strong.warn", "Look first: "), prose(first.message), cause ? [" ", h("strong", "Likely why: "), prose(cause.message)] : "",
       rest.length ? [" Also: ", rest.flatMap((each, i) => [i ? ", " : "", h("code", each.code)]), "."] : ""];
   }
   if (rollout.incomplete) return [h("strong.bad", "Broken: "), "something of it could not be recorded."];
@@ -162,11 +179,11 @@ function verdict(found, rollout) {
 }
 
 /* A rollout without calls: all that is known of why. */
-function silent({ rollout, findings: found }, id) {
+function silent({ rollout, findings: found }, ctx) {
   if (rollout.state === "open") {
     return [h("div.notice", h("p", "No call has come yet. It is shown here as soon as one does."),
       h("p", "The agent needs this rollout's base URL and secret; from inside a sandbox 127.0.0.1 is the sandbox itself.")),
-    found.length ? findings(found, id, { scrolls: true }) : null];
+    found.length ? findings(found, rollout, ctx, { scrolls: true }) : null];
   }
-  return [h("div.notice.bad", h("p", "No agent ever called. A reward of this rollout says nothing of the policy.")), findings(found, id)];
+  return [h("div.notice.bad", h("p", "No agent ever called. A reward of this rollout says nothing of the policy.")), findings(found, rollout, ctx)];
 }

@@ -6,6 +6,7 @@ const VIEWS = [
   [/^\/compare\/([^/]+)\/([^/]+)$/, "compare", ["a", "b"]],
   [/^\/rollouts\/([^/]+)$/, "rollout", ["id"]],
   [/^\/rollouts\/([^/]+)\/calls\/(\d+)$/, "call", ["id", "n"]],
+  [/^\/docs\/([a-z-]+)$/, "manual", ["name"]],
   [/^\/rollouts\/([^/]+)\/tokens\/(\d+)$/, "tokens", ["id", "n"]],
 ];
 

@@ -146,7 +146,7 @@ export class TokenGrid {
     const seen = side.hasText ? visible(token.piece) || (token.piece === null ? "▯" : "∅") : token.id;
     const scored = token.logprob === null || token.logprob === undefined ? "" : token.logprob.toFixed(2);
     return h("div.token", { role: "gridcell", id, class: classes.join(" "), dataset: { s, at: position } },
-      h("span.piece", seen), h("small", side.hasText ? `${token.id} ${scored}` : scored));
+      h("span.piece", { title: side.hasText && token.piece !== null && seen.length > 8 ? JSON.stringify(token.piece) : null }, seen), h("small", side.hasText ? `${token.id} ${scored}` : scored));
   }
 
   /* Marks the cell that is meant. */

@@ -18,7 +18,7 @@ const MASK = { trained: "trained", sampled: "sampled, not trained", context: "co
 
 export async function show(root, { id, n: given }, ctx) {
   const n = Number(given);
-  ctx.title(`Tokens of call ${n} of ${id}`, ["rollouts", "#/"], [id, to("rollouts", id, { call: n })], [`call ${n}`, to("rollouts", id, "calls", n)], ["tokens"]);
+  ctx.title(`Tokens of call ${n} of ${id}`, ["Rollouts", "#/"], [id, to("rollouts", id, { call: n })], [`call ${n}`, to("rollouts", id, "calls", n)], ["tokens"]);
   const graphing = graphOf(ctx.api, id, { signal: ctx.signal });
   graphing.catch(() => {});
   const call = await callOf(ctx.api, id, n, { signal: ctx.signal });

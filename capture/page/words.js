@@ -11,6 +11,9 @@ export const STATUS = {
   running: ["…", "running", "It runs now."],
 };
 
+/* The tone of a status, a class of `.tag`: one colour for it, wherever a call is named. */
+export const TONE = { complete: "good", undelivered: "error", aborted: "error", error: "error", stopped: "warning", running: "info" };
+
 export const LINK = {
   root: "begins anew: it goes on from no earlier call",
   exact: "its prompt begins with exactly the tokens that its parent read and sampled",
@@ -57,8 +60,17 @@ export const LEVELS = ["error", "warn", "info"];
 export function roleOf(call, conversations) {
   const found = call.conversation === null || call.conversation === undefined ? null : conversations.get(call.conversation);
   if (!found) return ["unknown", call.status === "running" ? "not yet" : "none"];
-  return [found.role in ROLE ? found.role : "unknown", found.kind ? `${found.role}: ${found.kind}` : found.role];
+  return [found.role in ROLE ? found.role : "unknown", `${found.kind ? `${found.role}: ${found.kind}` : found.role}${isRuled(found) ? ", ruled" : ""}`];
 }
+
+/* Whether somebody ruled what a conversation was for, whatever it did. */
+export const isRuled = (conversation) => (conversation.evidence ?? []).some((each) => each.rule === "overruled");
+
+/* The versions of the weights that a call's tokens are known to be drawn from, in order. One that nobody told is none. */
+export const versionsOf = ({ start, end, spans }) => [...new Set([start, ...(spans ?? []).map((each) => each.version), end].filter((each) => each !== null && each !== undefined))];
+
+/* Whether the weights changed while a call was being sampled. */
+export const straddles = (call) => call.status !== "error" && Boolean(call.weights) && versionsOf(call.weights).length > 1;
 
 /* What a row of the forest says at its end, in the terminal's order. */
 export function notesOf(call, conversation, kept) {
@@ -68,7 +80,7 @@ export function notesOf(call, conversation, kept) {
   if (call.discarded) notes.push("discarded");
   if (call.carries.length) notes.push(`carries ${call.carries.join(", ")}`);
   if (conversation && conversation.root === call.n && conversation.parent_call !== null) notes.push(`started by ${conversation.parent_call}`);
-  if (call.weights?.start && call.weights.end && call.weights.start !== call.weights.end) notes.push(`weights ${call.weights.start} → ${call.weights.end}`);
+  if (straddles(call)) notes.unshift(`weights ${versionsOf(call.weights).join(" → ")}`);
   if (call.pinned) notes.push(`pinned ${call.pinned.kept}`);
   if (call.constrained) notes.push("constrained");
   if (call.repairs.length) notes.push(call.repairs.map((each) => (typeof each === "string" ? each : each.name || "repaired")).join(", "));

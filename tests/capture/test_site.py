@@ -30,7 +30,10 @@ def folder(tmp_path):
 async def ask(folder):
     """Return a function that asks a guarded server for a path, without a key."""
     app = web.Application(middlewares=[guard.errors(), guard.hosts("127.0.0.1"), guard.admin_key(lambda: "the-key")])
-    app.add_routes(site.routes(folder))
+    (folder / "docs").mkdir()
+    (folder / "docs" / "pinned.md").write_text("# Pinned prefixes\n")
+    (folder / "docs" / "page.json").write_text("{}")
+    app.add_routes(site.routes(folder, folder / "docs"))
     app.on_response_prepare.append(guard.protect)
     async with TestClient(TestServer(app), auto_decompress=False) as client:
 
@@ -50,6 +53,9 @@ async def ask(folder):
         ("/page/main.js", "text/javascript; charset=utf-8", b"export"),
         ("/page/app.css", "text/css; charset=utf-8", b"body"),
         ("/page/tree.svg", "image/svg+xml", b"<svg"),
+        ("/page/pinned.md", "text/markdown; charset=utf-8", b"# Pinned prefixes"),
+        # Not in that folder, and printed from the tables, as in a package.
+        ("/page/findings.md", "text/markdown; charset=utf-8", b"# Findings"),
     ],
 )
 async def test_a_file_without_a_key(ask, path, kind, begins):
@@ -64,7 +70,15 @@ async def test_a_file_without_a_key(ask, path, kind, begins):
 
 @pytest.mark.parametrize(
     "path",
-    ["/page/notes.txt", "/page/none.js", "/page/inner", "/page/%2e%2e", "/page/main.js%00"],
+    [
+        "/page/notes.txt",
+        "/page/none.js",
+        "/page/inner",
+        "/page/%2e%2e",
+        "/page/main.js%00",
+        "/page/page.json",
+        "/page/drift.md",
+    ],
 )
 async def test_what_is_not_in_the_table_is_not_there(ask, path):
     status, headers, body = await ask(path)
@@ -112,6 +126,13 @@ async def test_a_request_writes_nothing_and_reads_no_file_anew(ask, folder):
 
 def test_without_a_folder_there_is_nothing(tmp_path):
     assert site.assets(tmp_path / "none") == {}
+    assert site.documents(tmp_path / "none") == {}
+
+
+def test_the_documents_of_a_clone_are_there():
+    assert {"findings.md", "pinned.md", "tunnels.md"} <= set(site.documents())
+    # No document takes the place of a file of the page.
+    assert not set(site.documents()) & set(site.assets())
 
 
 def test_the_files_of_the_page_are_flat_and_of_known_kinds():

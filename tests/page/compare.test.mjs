@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { aligned, changes, differing, fields, findings, first, goingOn, parting, repliesAlike, requestsDiffer, samplingWords, settings } from "../../capture/page/compare-words.js";
+import { aligned, changes, differing, fields, findings, first, goingOn, parting, repliesAlike, requestsDiffer, rulings, samplingWords, settings } from "../../capture/page/compare-words.js";
 
 const call = (n, more = {}) => ({
   n, conversation: 0, link: n ? "exact" : "root", n_prompt: 10 * (n + 1), n_sampled: 5, status: "complete", finish_reason: "stop", dialect: "openai.chat", model_asked: "m",
@@ -122,4 +122,25 @@ test("what one did alone is said of it", () => {
   const rows = aligned(a, b)[0].rows;
   assert.deepEqual(goingOn([a, b], names, rows), ["a was stopped by its limit max_calls.", "b has 1 call of main that the other has not."]);
   assert.deepEqual(goingOn([graph([]), b], names, []), ["a made no call at all."]);
+});
+
+/* A title and a task of two calls; `ruled` is what somebody ruled of the title. */
+const titled = (ruled = null) => graph([call(0, { conversation: 0 }), call(1, { conversation: 1, link: "root" }), call(2, { conversation: 1 })], {
+  conversations: [{ n: 0, role: ruled ?? "auxiliary", kind: ruled ? null : "title", calls: [0] }, { n: 1, role: "main", kind: null, calls: [1, 2] }],
+  findings: ruled ? [{ code: "role_overruled", level: "warn", calls: [0], data: { conversation: 0, role: ruled, judged: "title", tokens: 1033 } }] : [],
+});
+
+test("a title that was ruled main stands beside the other's title, and the task beside the task", () => {
+  const told = (a, b) => aligned(a, b).map(({ role, kind, rows }) => [role, kind, rows.map((row) => [row.a?.n ?? null, row.b?.n ?? null])]);
+  const alike = [["main", null, [[1, 1], [2, 2]]], ["auxiliary", "title", [[0, 0]]]];
+  assert.deepEqual(told(titled("main"), titled()), alike);
+  assert.deepEqual(told(titled(), titled("main")), alike);
+  assert.deepEqual(told(titled("main"), titled("main")), alike);
+  assert.deepEqual(told(titled("subagent"), titled()), alike);
+});
+
+test("a ruling is said of the one of whom it is", () => {
+  assert.deepEqual(rulings([titled("main"), titled()], names), ["In a conversation 0, by what it did a title, is taken for main because somebody ruled so: 1,033 of its tokens are trained as the task's; in b nobody did."]);
+  assert.match(rulings([titled("main"), titled("main")], names)[0], /; so it is in b\.$/);
+  assert.deepEqual(rulings([titled(), titled()], names), []);
 });

@@ -14,7 +14,9 @@ const found = (code, severity, rollouts) => ({ code, severity, rollouts, n: roll
 test("all is well, and said so, only where it is", () => {
   assert.deepEqual(verdict(overview()), { level: "good", text: "All is well with 100 rollouts." });
   assert.equal(verdict(overview({ findings: [found("subagents", "info", 9)] })).level, "good");
-  assert.deepEqual(verdict(overview({ rollouts: 0 })), { level: "none", text: "No rollouts." });
+  assert.deepEqual(verdict(overview({ rollouts: 0 })), { level: "none", text: "No rollouts yet." });
+  // A filter that nothing fits says nothing of whether there are any.
+  assert.deepEqual(verdict(overview({ rollouts: 0 }), { filtered: true }), { level: "none", text: "No rollout fits." });
 });
 
 test("while some are still to be read nothing is said to be well", () => {
@@ -53,7 +55,10 @@ test("a level is the server's, else the table's, for the rollout's tier", () => 
 
 test("signs keep their order, and count what they lead to", () => {
   const told = signs(overview({ trouble: 3, ungraded: 6, findings: [found("no_calls", "error", 2)] }));
-  assert.deepEqual(told.map((each) => [each.key, each.n]), [["trouble", 3], ["no_calls", 2], ["drift", 0], ["incomplete", 0], ["stopped", 0], ["ungraded", 6]]);
+  assert.deepEqual(told.map((each) => [each.key, each.n]), [["trouble", 3], ["no_calls", 2], ["drift", 0], ["capture_incomplete", 0], ["limit_stop", 0], ["ungraded", 6]]);
+  // By the names that docs/findings.md has, and the lists that they lead to.
+  for (const { label, patch } of told.filter((each) => each.patch.finding)) assert.equal(label, patch.finding);
+  for (const { title } of told) assert.ok(!title.includes("`"), title);
   assert.deepEqual(told.at(-1).patch, { graded: "0" });
   // A server that can't list them has a number, and no button.
   assert.deepEqual([signs(overview()).at(-1).n, signs(overview()).at(-1).patch], [6, null]);

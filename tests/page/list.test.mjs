@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { Pages } from "../../capture/page/list-pages.js";
-import { address, filterOf, isEmpty, listPath, overviewPath, said, sequencesQuery, totalOf } from "../../capture/page/list-query.js";
+import { address, emptiness, filterOf, isEmpty, listPath, narrowed, overviewPath, said, sequencesQuery, totalOf } from "../../capture/page/list-query.js";
 import { poolSize, reveal, step, windowOf } from "../../capture/page/list-window.js";
 
 /* A server with rollouts r0 (oldest) … r{n-1}, newest first, cursors by place in time. */
@@ -67,7 +67,7 @@ test("a filter comes back from its address", () => {
   const filter = filterOf(query);
   assert.deepEqual(filterOf(new URLSearchParams(address(filter).split("?")[1])), filter);
   assert.equal(filter.q, "opus");
-  assert.equal(said(filter), "closed, in group g 7, labelled split:train, labelled env:a, with drift, ungraded, troubled, matching “opus”");
+  assert.equal(said(filter), "closed, in group g 7, labelled split:train, labelled env:a, with drift, ungraded, that need a look, matching “opus”");
 });
 
 test("an empty filter has the plain address, and nonsense is no filter", () => {
@@ -176,4 +176,19 @@ test("a question that failed can be asked again", async () => {
   down = false;
   await pages.ensure(5);
   assert.equal(pages.rows.length, 10);
+});
+
+test("an empty list says what was looked for, and what each part of the filter is", () => {
+  const of = (text) => emptiness(filterOf(new URLSearchParams(text)));
+  const { text, clears } = of("q=nosuch");
+  assert.equal(text, "“nosuch” stands in no id, group, label's value, model or task.");
+  assert.deepEqual(clears, [["the search for “nosuch”", { q: null }]]);
+  const several = of("q=nosuch&state=open&label=a:b&trouble=1");
+  assert.equal(several.text, "“nosuch” stands in no id, group, label's value, model or task (narrowed to: open, labelled a:b, that need a look).");
+  assert.deepEqual(several.clears.map(([what]) => what), ["the search for “nosuch”", "state open", "label a:b", "need a look"]);
+  assert.deepEqual(Object.assign({}, ...several.clears.map(([, patch]) => patch)), { q: null, state: null, labels: [], trouble: false });
+  assert.equal(of("state=open").text, "No rollout fits: open.");
+  // The strip's own buttons narrow the rows, and not the numbers above them.
+  assert.equal(narrowed(filterOf(new URLSearchParams("finding=drift&trouble=1"))), "");
+  assert.equal(narrowed(filterOf(new URLSearchParams("q=x"))), "matching “x”");
 });
