@@ -9,6 +9,7 @@ Rules
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,8 +19,10 @@ from capture import rawjson, sse
 from capture.dialects.base import NO_TARGET, Asked, Earlier, Request, Target
 from capture.dialects.chat import Chat
 from capture.errors import ClientError
+from graph import messages as canonical
 
 _chat = Chat()
+_text = msgspec.json.Decoder(str).decode
 
 
 class Completions(Chat):
@@ -35,19 +38,8 @@ class Completions(Chat):
             raise ClientError(
                 "invalid_json", f"The request body can't be read: {error}.", hint="Send one JSON object."
             ) from error
-        text = _prompt(fields)
-        messages = [] if text is None else [{"role": "user", "content": text}]
-        # Read as a chat with the same fields: sampling values, limits and constraints have the same names.
-        request = _chat.read(rawjson.join(fields | {"messages": msgspec.json.encode(messages)}))
-        return msgspec.structs.replace(
-            request,
-            fields=fields,
-            path="/v1/completions",
-            # Tools have no meaning here.
-            tools=None,
-            tool_names=(),
-            asked=_asked(fields, request.asked),
-        )
+        plain = _maybe_plain(fields)
+        return _read_any(fields) if plain is None else _read_plain(fields, plain)
 
     def last_reply(self, request: Request, *, reply_id: str, created: int, text: str) -> tuple[str, bytes]:
         """Return content type and body of a well-formed reply with `text` and a normal stop.
@@ -69,6 +61,45 @@ class Completions(Chat):
             chunks.append({**head, "choices": [], "usage": usage})
         events = [msgspec.json.encode(chunk) for chunk in chunks] + [b"[DONE]"]
         return "text/event-stream; charset=utf-8", b"".join(sse.encode(event) for event in events)
+
+
+def _read_any(fields: dict[str, bytes]) -> Request:
+    text = _prompt(fields)
+    messages = [] if text is None else [{"role": "user", "content": text}]
+    # Read as a chat with the same fields: sampling values, limits and constraints have the same names.
+    return _with(_chat.read(rawjson.join(fields | {"messages": msgspec.json.encode(messages)})), fields)
+
+
+def _read_plain(fields: dict[str, bytes], text: str) -> Request:
+    """Read a request whose prompt is a text: all of that is new to chat each time, so it is read and hashed once."""
+    said = canonical.from_chat({"role": "user", "content": text})
+    rest = {name: raw for name, raw in fields.items() if name != "prompt"} | {"messages": b"[]"}
+    request = _chat.read_fields(rest, elements=())
+    body = hashlib.blake2b(request.body.encode() + b"\0prompt" + said.digest, digest_size=16)
+    return _with(msgspec.structs.replace(request, messages=(said,), body=body.hexdigest(), elements=None), fields)
+
+
+def _with(request: Request, fields: dict[str, bytes]) -> Request:
+    return msgspec.structs.replace(
+        request,
+        fields=fields,
+        path="/v1/completions",
+        # Tools have no meaning here.
+        tools=None,
+        tool_names=(),
+        asked=_asked(fields, request.asked),
+    )
+
+
+def _maybe_plain(fields: Mapping[str, bytes]) -> str | None:
+    """Return a prompt that is a text, in strict JSON; None for any other, and where there is more to look at."""
+    raw = fields.get("prompt", b"")
+    if not raw.startswith(b'"') or "prompt_embeds" in fields:
+        return None
+    try:
+        return _text(raw)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
 
 
 def _choice(index: int, text: str, finish: str | None) -> dict[str, Any]:

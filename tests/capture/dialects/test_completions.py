@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capture import rawjson
+from capture.dialects import completions
 from capture.dialects.base import Asked, Dialect, with_fields
 from capture.dialects.chat import Chat
 from capture.dialects.completions import Completions
@@ -187,3 +188,36 @@ def test_a_body_that_was_cut_is_refused(at: int) -> None:
 @pytest.mark.parametrize("depth", [100, 100_000])
 def test_a_prompt_that_is_too_deep_goes_to_the_engine(depth: int) -> None:
     assert taken(b'{"prompt":' + b"[" * depth + b"]" * depth + b"}")
+
+
+@given(
+    st.sampled_from(["Once", "", 'é\n"', "\U0001f600", "x" * 5000]),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "temperature": st.sampled_from([0.5, float("nan")]),
+            "logprobs": st.sampled_from([0, 3, None]),
+            "stream": st.booleans(),
+            "n": st.sampled_from([1, 2]),
+            "messages": st.just(5),
+            "tools": st.just([{"type": "function", "function": {"name": "f"}}]),
+            "prompt_embeds": st.just(None),
+            "min_tokens": st.just(3),
+            "vendor": st.just("\ud800"),
+        },
+    ),
+)
+def test_a_prompt_of_text_is_read_once_and_says_what_it_says_as_a_chat(prompt: str, fields: dict[str, Any]) -> None:
+    raw = body(prompt, **fields)
+    read, chat = dialect.read(raw), completions._read_any(rawjson.split(raw))
+    # What names the body is another thing, and there are no messages whose bytes passed.
+    same = {"body": "", "elements": None}
+    assert msgspec.structs.replace(read, **same) == msgspec.structs.replace(chat, **same)
+    assert read.elements is None or "prompt_embeds" in fields
+
+
+def test_a_body_is_known_again_by_its_prompt_and_all_else() -> None:
+    digest = dialect.read(body("a", temperature=1, seed=2)).body
+    assert digest == dialect.read(body("a", seed=2, temperature=1)).body
+    others = [body("b", temperature=1, seed=2), body("a", temperature=1, seed=3), body(["a"], temperature=1, seed=2)]
+    assert digest not in [dialect.read(other).body for other in others]
