@@ -14,7 +14,7 @@ const LANE = 16;
 /* Of the drawing, in pixels: with more lanes they stand closer. */
 const WIDEST = 260;
 /* Columns have a width, so that none moves when a row comes. */
-const HEADERS = [["Forest", "lanes"], ["Call", "", 58], ["Role", "", 142], ["Hangs on", "", 216], ["Prompt", "number", 72], ["Sampled", "number", 70], ["Finish", "", 82], ["Status", "", 104], ["Began", "number", 82], ["First token", "number", 90], ["Took", "number", 66], ["Notes"]];
+const HEADERS = [["Forest", "lanes"], ["Call", "", 58], ["Role", "", 152], ["Hangs on", "", 212], ["Prompt", "number", 72], ["Sampled", "number", 70], ["Finish", "", 82], ["Status", "", 104], ["Began", "number", 82], ["First token", "number", 90], ["Took", "number", 66], ["Notes"]];
 /* Rows that are there at once; more than a screen has. The rest are made behind the first sight. */
 const FIRST = 40;
 const MORE = 160;

@@ -2,6 +2,7 @@
 
    A row is a rollout's summary with its health; `trained` ({rows, tokens}) is there once it was asked for. */
 
+import { amount } from "./states.js";
 import { byTable, findingsOf, rankOf } from "./health.js";
 
 /* How many times its median a length must be (or a part of it) to be named. */
@@ -136,6 +137,7 @@ export function settingsOf(graph) {
   const main = new Set(graph.conversations.filter((each) => each.role === "main").map((each) => each.n));
   const calls = graph.calls.filter((call) => main.has(call.conversation));
   const out = new Map([["model", shown(rollout.model)], ["tier", rollout.tier], ["logprobs", rollout.logprobs_mode]]);
+  for (const [name, value] of Object.entries(rollout.limits ?? {})) if (value !== null) out.set(`limit ${name}`, amount(name, value));
   if (calls.length === 0) return out;
   out.set("engine", several(calls.map((call) => shown(call.engine))));
   out.set("dialect", several(calls.map((call) => shown(call.dialect))));
@@ -163,8 +165,9 @@ export function differences(all) {
     const values = new Map();
     for (const [id, settings] of all) {
       // A rollout without a call says nothing of how calls were made.
-      if (!settings.has(name) && settings.size <= 3) continue;
-      const value = settings.get(name) ?? "not said";
+      const limit = name.startsWith("limit ");
+      if (!settings.has(name) && !settings.has("engine") && !limit) continue;
+      const value = settings.get(name) ?? (limit ? "none" : "not said");
       values.set(value, [...(values.get(value) ?? []), id]);
     }
     if (values.size > 1) differing.push({ name, natural: NATURAL.test(name), values: [...values].map(([value, ids]) => ({ value, ids })).sort((a, b) => b.ids.length - a.ids.length) });

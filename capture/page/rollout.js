@@ -6,7 +6,6 @@
 import { copyCurl } from "./copy.js";
 import { fill, h, moment, number, plural, short } from "./dom.js";
 import { counted, findings } from "./findings.js";
-import { compareButton } from "./twin.js";
 import { amount, stateTags } from "./states.js";
 import { causeOf, usable } from "./usable.js";
 import { live } from "./follow.js";
@@ -144,9 +143,19 @@ function headOf({ rollout, findings: found, drift }, ctx) {
       pair(running ? "Last call" : "Closed", moment(running ? rollout.last_call_at : rollout.closed_at)),
       limits(rollout).map(([name, value]) => pair(`Limit ${name}`, value)),
       rollout.stopped ? pair("Stopped by", `${rollout.stopped.limit} at call ${rollout.stopped.at_call}, ${plural(rollout.stopped.stops, "stop")}`) : null,
-      Object.entries(rollout.labels || {}).map(([name, value]) => pair(name, String(value)))),
+      Object.entries(rollout.labels || {}).map(([name, value]) => pair(`Label ${name}`, String(value)))),
     rollout.tier === "train" ? null : h("p.notice.warn", `Tier ${rollout.tier}: ${rollout.tier_reason || "no exact token ids"}. It can be graded, and not trained on.`),
   ];
+}
+
+/* Goes on to this rollout and another side by side. What there is to compare with is asked for when it is pressed. */
+function compareButton(rollout, ctx) {
+  const grouped = rollout.group !== null;
+  const why = grouped ? `With another rollout of group ${rollout.group}` : rollout.task ? "With another rollout of the same task" : "No group and no task is known, by which to find another";
+  return h("button", {
+    type: "button", title: why, disabled: !grouped && !rollout.task,
+    onclick: () => import("./twin.js").then(({ choose }) => choose(rollout, ctx)).catch((error) => { if (!ctx.signal.aborted) ctx.say(error.message); }),
+  }, "Compare");
 }
 
 /* Each limit with what it allows and what is left of it. */

@@ -7,15 +7,6 @@ import { stateWords } from "./states.js";
 
 const MOST = 200;
 
-/* A button; what there is to compare with is asked for when it is pressed. */
-export function compareButton(rollout, ctx) {
-  const why = rollout.group !== null ? `With another rollout of group ${rollout.group}` : rollout.task ? "With another rollout of the same task" : "No group and no task is known, by which to find another";
-  return h("button", {
-    type: "button", title: why, disabled: rollout.group === null && !rollout.task,
-    onclick: () => choose(rollout, ctx).catch((error) => { if (!ctx.signal.aborted) ctx.say(error.message); }),
-  }, "Compare");
-}
-
 /* Those that may stand beside a rollout: of its group, else of its task. */
 export async function twins(rollout, ctx) {
   const asked = rollout.group !== null ? { group: rollout.group } : { q: rollout.task.replace(/…$/, "") };
@@ -23,7 +14,8 @@ export async function twins(rollout, ctx) {
   return rollouts.filter((row) => row.id !== rollout.id && (rollout.group !== null || row.task === rollout.task));
 }
 
-async function choose(rollout, ctx) {
+/* Goes to the pair, or asks which. */
+export async function choose(rollout, ctx) {
   const found = await twins(rollout, ctx);
   const of = rollout.group !== null ? `group ${rollout.group}` : "this task";
   if (!found.length) ctx.say(`There is no other rollout of ${of}.`);

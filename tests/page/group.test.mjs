@@ -101,3 +101,15 @@ test("a rollout without calls differs in nothing that calls say", () => {
   const { differing } = differences([["a", settingsOf(graph())], ["b", settingsOf(graph({}, {}, 0))]]);
   assert.deepEqual(differing, []);
 });
+
+test("limits are settings, and one that a rollout has alone is a difference", () => {
+  const of = (limits) => settingsOf({ rollout: { model: "m", tier: "train", logprobs_mode: "raw", limits }, conversations: [], calls: [] });
+  assert.equal(of({ max_calls: 2 }).get("limit max_calls"), "2 calls");
+  const { differing, common } = differences([["a", of({ max_calls: 2, deadline_s: 60 })], ["b", of({ deadline_s: 60 })]]);
+  assert.deepEqual(differing.map(({ name, natural }) => [name, natural]), [["limit max_calls", false]]);
+  assert.deepEqual(differing[0].values, [{ value: "2 calls", ids: ["a"] }, { value: "none", ids: ["b"] }]);
+  // Of one without a call nothing is known but that.
+  const called = new Map([...of({ max_calls: 2 }), ["engine", "e"]]);
+  assert.deepEqual(differences([["a", called], ["b", of({ max_calls: 2 })]]).differing, []);
+  assert.ok(common.some(({ name, value }) => name === "limit deadline_s" && value === "60 seconds"));
+});

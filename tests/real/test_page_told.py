@@ -245,7 +245,11 @@ async def test_a_rollout_is_compared_with_its_twin_in_one_step(browser, town):
 
 async def test_a_title_that_was_ruled_main_is_compared_with_a_title(browser, town):
     async with looking(browser, town) as sight:
-        await sight.enter("/compare/greeting-0/greeting-1")
+        # Of two that were run within other limits that is said, too.
+        await sight.enter("/compare/pages-0/pages-1")
+        told = await sight.text("section[aria-labelledby=compare-apart]")
+        assert "limit max_calls: 8 calls in pages-0, 2 calls in pages-1" in told
+        await sight.go("/compare/greeting-0/greeting-1")
         told = " ".join((await sight.text("section[aria-labelledby=compare-apart]")).split())
         assert "conversation 0, by what it did a title, is taken for main because somebody ruled so: 33 of its" in told
         assert "All 2 requests that both made are alike." in told
