@@ -32,7 +32,7 @@ Level = Literal["info", "warn", "error"]
 LogprobsMode = Literal["raw", "processed", "unknown"]
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One tool call of an assistant message."""
 
     # As the engine or the agent named it; None where a dialect has no ids.
@@ -44,7 +44,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     canonical: str
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One message in canonical form (see `graph.messages`, which makes it).
 
     `digest` covers role, text, tool names and canonical arguments, and media; not ids and not reasoning, which agents

@@ -21,9 +21,8 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -49,8 +48,8 @@ LARGE = 8 << 20
 LONG = 32 << 10
 """Bytes of a list of messages from which it is kept: of a shorter one there is little to save."""
 
-LISTS = 128
-"""Long lists that are kept: some 8 bytes a message, for the messages are kept by others."""
+LIST_BYTES = 12 << 20
+"""Memory that messages of long lists may take; most are among those of `KEPT_BYTES` besides."""
 
 DIGEST_BYTES = 16
 """Of both digests; `name` is that of `capture.store.contents`."""
@@ -69,7 +68,7 @@ _LEFT_OUT = b'"\\u0000left out"'
 _MARK = b""
 
 
-class Element(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
+class Element(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One message as it came, and what is to be known of it."""
 
     raw: bytes
@@ -93,20 +92,29 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _List(NamedTuple):
-    """A list of messages: its text inside the brackets, and the elements, as long as somebody else has them."""
+    """A list of messages: its text inside the brackets, and its elements."""
 
     text: Beginning
-    elements: tuple[weakref.ref[Element], ...]
+    elements: tuple[Element, ...]
+    # Bytes that the elements take.
+    cost: int
 
 
 class Elements:
     """Reads messages and tool lists, and keeps what it read."""
 
-    def __init__(self, *, kept_bytes: int = KEPT_BYTES, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        kept_bytes: int = KEPT_BYTES,
+        list_bytes: int = LIST_BYTES,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._kept: OrderedDict[bytes, Element | None] = OrderedDict()
         self._tools: OrderedDict[bytes, Tools] = OrderedDict()
         # The latest first.
         self._lists: list[_List] = []
+        self._list_room = list_bytes
         self._room = self._most = kept_bytes
         self._now = now
         self._swept = now()
@@ -127,15 +135,14 @@ class Elements:
             return None
         # Copied at once, since another thread may be at it.
         before = next((one for one in self._lists[:] if one.text.begins(body, first)), None)
-        known = self._maybe_all(before) if before is not None else None
-        if before is None or known is None:
+        if before is None or not self._touch(before):
             return None
         try:
             fields = rawjson.split(body[:first] + _LEFT_OUT + body[first + before.text.length :])
             mark, *raws = map(bytes, _ARRAY.decode(fields["messages"]))
             if mark != _LEFT_OUT:
                 return None
-            elements = known + self._read(raws)
+            elements = before.elements + self._read(raws)
         except (KeyError, ValueError, msgspec.MsgspecError, RecursionError, OverflowError):
             return None
         size = len(fields["messages"]) - len(mark) + before.text.length
@@ -143,29 +150,37 @@ class Elements:
         self._note(fields["messages"], elements, before)
         return fields, elements
 
-    def _maybe_all(self, listed: _List) -> tuple[Element, ...] | None:
-        """Return a list's elements, which are used by that; None where not all of them are kept any more."""
-        elements = tuple([one for each in listed.elements if (one := each()) is not None])
+    def _touch(self, listed: _List) -> bool:
+        """Note that a list's elements are used; False, and it is gone, where not all of them are kept any more."""
         with self._lock:
             try:
-                deque(map(self._kept.move_to_end, map(_RAW, elements)), maxlen=0)
+                deque(map(self._kept.move_to_end, map(_RAW, listed.elements)), maxlen=0)
             except KeyError:
-                elements = ()
-            if len(elements) == len(listed.elements):
-                return elements
-            if listed in self._lists:
-                self._lists.remove(listed)
-            return None
+                self._let_go([listed])
+                return False
+            return True
 
     def _note(self, raw: bytes, elements: tuple[Element, ...], before: _List | None) -> None:
         """Keep a list of messages, which goes on from another, if it is long."""
         if not LONG < len(raw) < LARGE:
             return
-        text = beginning(raw, 1, len(raw) - 1, before.text if before is not None else None)
-        n = len(before.elements) if before is not None else 0
-        refs = (before.elements if before is not None else ()) + tuple(map(weakref.ref, elements[n:]))
+        text = beginning(raw, 1, len(raw) - 1, None if before is None else before.text)
+        noted = _List(text, elements, 2 * len(raw) + EACH_BYTES * len(elements))
         with self._lock:
-            self._lists = [_List(text, refs), *(one for one in self._lists if one is not before)][:LISTS]
+            if before is not None:
+                self._let_go([before])
+            self._lists.insert(0, noted)
+            self._list_room -= noted.cost
+            while self._list_room < 0:
+                self._let_go(self._lists[-1:])
+
+    def _let_go(self, lists: Sequence[_List]) -> None:
+        for one in lists:
+            # Another thread may have been faster.
+            at = next((i for i, other in enumerate(self._lists) if other is one), None)
+            if at is not None:
+                del self._lists[at]
+                self._list_room += one.cost
 
     def maybe_messages(self, raw: bytes) -> tuple[Element, ...] | None:
         """Read a list of messages; None where strict JSON can't read it, or it is no list."""
@@ -217,7 +232,7 @@ class Elements:
             # Another thread may have read the same meanwhile.
             new = [one for one in fresh if one not in self._kept and len(one) < LARGE]
             self._kept.update([(one, fresh[one]) for one in new])
-            self._spend(sum(map(_cost, new)))
+            self._spend(2 * sum(map(len, new)) + EACH_BYTES * len(new))
 
     def _spend(self, size: int) -> None:
         self._room -= size
@@ -232,6 +247,7 @@ class Elements:
             while self._drop(self._kept) != _MARK:
                 pass
         self._kept[_MARK] = None
+        self._let_go([one for one in self._lists if one.elements and one.elements[-1].raw not in self._kept])
 
     def _drop(self, kept: OrderedDict[bytes, Any]) -> bytes:
         """Drop the one that is the longest unused; return its bytes."""

@@ -1,6 +1,5 @@
 """Messages and tool lists, each read once: what a reading gives, and that the kept one is the same."""
 
-import gc
 import json
 from typing import Any
 
@@ -210,12 +209,10 @@ def test_a_list_is_known_as_long_as_its_messages_are_kept() -> None:
     assert elements.maybe_messages(rawjson.split(said("a"))["messages"])
     assert elements.maybe_begun(said("a")) is not None
     # Another takes its room.
-    held = elements.maybe_messages(raw([{"role": "user", "content": "x" * 400}]))
+    elements.maybe_messages(raw([{"role": "user", "content": "x" * 400}]))
     assert elements.maybe_begun(said("a")) is None
-    del held
-    gc.collect()
     assert elements.maybe_begun(said("x" * 400)) is None
-    assert repr(elements._lists) == "[]"
+    assert not elements._lists
 
 
 @pytest.mark.usefixtures("long_from_the_first_byte")
@@ -229,12 +226,39 @@ def test_a_message_that_is_used_so_is_not_the_longest_unused() -> None:
 
 
 @pytest.mark.usefixtures("long_from_the_first_byte")
-def test_so_many_lists_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements_module, "LISTS", 2)
-    elements = Elements()
-    for text in "abc":
-        elements.maybe_messages(rawjson.split(said(text))["messages"])
+def test_the_lists_room_is_bounded_and_the_least_recently_used_goes_first() -> None:
+    lists = [rawjson.split(said(text))["messages"] for text in "abc"]
+    room = 2 * (2 * len(lists[0]) + elements_module.EACH_BYTES)
+    elements = Elements(list_bytes=room)
+    for one in lists:
+        elements.maybe_messages(one)
     assert [elements.maybe_begun(said(text)) is not None for text in "abc"] == [False, True, True]
+    assert elements.maybe_begun(said("b")) is not None
+    elements.maybe_messages(lists[0])
+    assert [elements.maybe_begun(said(text)) is not None for text in "abc"] == [True, True, False]
+    # One that is larger than all the room is not kept, and takes none.
+    elements.maybe_messages(raw([{"role": "user", "content": "x" * room}]))
+    assert (elements._lists, elements._list_room) == ([], room)
+
+
+@pytest.mark.usefixtures("long_from_the_first_byte")
+def test_a_list_goes_with_its_messages_when_it_is_not_used_for_a_while() -> None:
+    at = 0.0
+    elements = Elements(now=lambda: at)
+    room = elements._list_room
+    for text in "ab":
+        elements.maybe_messages(rawjson.split(said(text))["messages"])
+    for _ in range(2):
+        at += 31.0
+        assert elements.maybe_begun(said("a")) is not None
+        elements.maybe_messages(b"[]")
+    assert elements.maybe_begun(said("b")) is None
+    at += 31.0
+    elements.maybe_messages(b"[]")
+    at += 31.0
+    elements.maybe_messages(b"[]")
+    assert [one for one in elements._lists if one.elements] == []
+    assert room - elements._list_room == sum(one.cost for one in elements._lists)
 
 
 def test_short_ones_are_not() -> None:
