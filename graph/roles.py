@@ -361,7 +361,7 @@ def _finish(facts: Flows, flow: Flow, verdict: Verdict) -> None:
     if words:
         role, kind = overruling(words[-1])
         judged = f"{verdict.role} (a {verdict.kind})" if verdict.kind not in (None, "other") else verdict.role
-        detail = f"{words[-1]}, where the flow of data says {judged}"
+        detail = f"{role}, where the flow of data says {judged}"
         verdict.evidence.append(Evidence(rule="overruled", calls=(flow.root,), detail=detail))
         verdict.role, verdict.kind = role, kind
         if role != "subagent":
