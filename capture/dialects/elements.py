@@ -22,13 +22,13 @@ import hashlib
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
-from capture import rawjson
+from capture import keys, rawjson
 from capture.beginnings import Beginning, beginning
 from graph import messages as canonical
 from graph.records import Message
@@ -57,7 +57,8 @@ DIGEST_BYTES = 16
 MEDIA_FIELDS = ("image_url", "video_url", "audio_url")
 """Where a part of a message may hold an address."""
 
-_RAW = attrgetter("raw")
+_RAW, _SUSPECT = attrgetter("raw"), attrgetter("suspect")
+_SECRET = keys.PREFIX.encode()
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 
 _MESSAGES = b'"messages":'
@@ -79,6 +80,8 @@ class Element(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     message: Message
     # The first part that an engine would have to fetch (`content[1].image_url`), None where there is none.
     fetched: str | None
+    # It holds what secrets of ours begin with.
+    suspect: bool = False
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,13 +266,14 @@ def _read(raw: bytes) -> Element:
     message = canonical.from_chat(value)
     known = _maybe_value(value, message)
     if known is not None:
-        return Element(raw=raw, name=digest(raw), value=known, message=message, fetched=None)
+        return Element(raw=raw, name=digest(raw), value=known, message=message, fetched=None, suspect=_SECRET in raw)
     return Element(
         raw=raw,
         name=digest(raw),
         value=digest(msgspec.json.encode(value, order="sorted")),
         message=message,
         fetched=fetched(value),
+        suspect=_SECRET in raw,
     )
 
 
@@ -291,6 +295,16 @@ def _maybe_value(value: Any, message: Message) -> bytes | None:
 def _cost(raw: bytes) -> int:
     # Its bytes, and their text in the canonical message.
     return 2 * len(raw) + EACH_BYTES
+
+
+def suspects(fields: Mapping[str, bytes], elements: Sequence[Element] | None, body: bytes) -> bytes:
+    """Return what of a body is to be searched for secrets: all of it, or, where no message is suspect, the rest.
+
+    Each message was searched when it was read. A secret has no quotes and no commas, so none stands in two of them.
+    """
+    if elements is None or any(map(_SUSPECT, elements)):
+        return body
+    return rawjson.join({name: raw for name, raw in fields.items() if name != "messages"})
 
 
 def digest(data: bytes) -> bytes:

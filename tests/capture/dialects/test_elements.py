@@ -11,7 +11,7 @@ from capture import rawjson
 from capture.dialects import chat
 from capture.dialects import elements as elements_module
 from capture.dialects.chat import Chat
-from capture.dialects.elements import Element, Elements, fetched
+from capture.dialects.elements import Element, Elements, fetched, suspects
 from capture.errors import ClientError
 from capture.store import contents
 from graph import messages as canonical
@@ -138,6 +138,32 @@ def test_what_is_large_is_read_each_time(monkeypatch: pytest.MonkeyPatch) -> Non
     first, again = elements.maybe_messages(large), elements.maybe_messages(large)
     assert first == again
     assert not elements._kept
+
+
+SECRET = "sk-treering-" + "x" * 43
+
+
+@pytest.mark.parametrize(
+    ("form", "all_of_it"),
+    [
+        ({"messages": [{"role": "user", "content": "a"}], "user": SECRET}, False),
+        ({"messages": [{"role": "user", "content": "a"}], SECRET: 1}, False),
+        ({"messages": [{"role": "user", "content": f"my key is {SECRET}"}]}, True),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": SECRET}}]}]}, True),
+        ({"messages": [{"role": "user", "content": float("nan"), "name": SECRET}]}, True),
+    ],
+)
+def test_a_secret_is_searched_where_it_may_stand(form: dict[str, Any], all_of_it: bool) -> None:
+    text = raw(form)
+    fields = rawjson.split(text)
+    searched = suspects(fields, Elements().maybe_messages(fields["messages"]), text)
+    assert SECRET.encode() in searched
+    assert (searched == text) == all_of_it
+
+
+def test_what_was_searched_when_it_was_read_is_not_searched_again() -> None:
+    fields = rawjson.split(raw({"model": "m", "messages": [{"role": "user", "content": "a"}], "n": 1}))
+    assert suspects(fields, Elements().maybe_messages(fields["messages"]), b"...") == b'{"model":"m","n":1}'
 
 
 def test_where_a_medium_is_fetched() -> None:
