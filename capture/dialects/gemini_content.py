@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from capture.dialects import messages_fields as field
@@ -97,11 +97,25 @@ def of_contents(contents: Sequence[Node], calls: Calls, note: Note) -> list[dict
 class Calls:
     """The calls of the history so far, and which of them await a result."""
 
-    def __init__(self) -> None:
-        self._n = 0
-        self._ids: set[str] = set()
+    def __init__(self, before: Calls | None = None) -> None:
+        """Go on from `before`, which stays as it is."""
+        self.n: int = 0 if before is None else before.n
+        self.ids: set[str] = set() if before is None else set(before.ids)
         # Id and name, the oldest first.
-        self._open: list[tuple[str, str]] = []
+        self.open: list[tuple[str, str]] = [] if before is None else list(before.open)
+
+    def state(self, given: Iterable[str]) -> Hashable:
+        """Return all that decides what comes next, where its results have these ids."""
+        return self.n, tuple(self.open), tuple([id_ in self.ids for id_ in given])
+
+    def go_on(self, calls: Iterable[tuple[str, str]], answers: Iterable[str]) -> None:
+        """Take calls, by id and name, and then results by the ids of those that they answer."""
+        for call in calls:
+            self.n += 1
+            self.ids.add(call[0])
+            self.open.append(call)
+        answered = set(answers)
+        self.open = [call for call in self.open if call[0] not in answered]
 
     def call(self, part: Node) -> dict[str, Any]:
         """Take a call; return it as the chat dialect has it."""
@@ -111,22 +125,22 @@ class Calls:
         # Python's writer keeps 1.0 a float, NaN, and the order of keys.
         text = json.dumps(arguments, ensure_ascii=False)
         id_ = part.optional_text("id") or self._made(name, text)
-        self._n += 1
-        self._ids.add(id_)
-        self._open.append((id_, name))
+        self.n += 1
+        self.ids.add(id_)
+        self.open.append((id_, name))
         return {"id": id_, "type": "function", "function": {"name": name, "arguments": text}}
 
     def answer(self, part: Node) -> str:
         """Take a result; return the id of the call that it answers."""
         id_, name = part.optional_text("id"), part.optional_text("name")
-        if id_ not in self._ids:
+        if id_ not in self.ids:
             # Without a call it keeps what it has: the engine is to say what it thinks of it.
-            id_ = next((made for made, called in self._open if called == name), id_ or self._made(name, "result"))
-        self._open = [call for call in self._open if call[0] != id_]
+            id_ = next((made for made, called in self.open if called == name), id_ or self._made(name, "result"))
+        self.open = [call for call in self.open if call[0] != id_]
         return id_
 
     def _made(self, name: str, text: str) -> str:
-        place = f"{self._n}\0{name}\0{text}".encode("utf-8", "surrogatepass")
+        place = f"{self.n}\0{name}\0{text}".encode("utf-8", "surrogatepass")
         return f"call_{hashlib.blake2b(place, digest_size=12).hexdigest()}"
 
 

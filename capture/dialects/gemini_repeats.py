@@ -1,13 +1,14 @@
 """A Gemini body read by what is new in it: its contents, each translated once.
 
-A content stands for itself where its calls have ids and its results name theirs, as agents echo them: which call a
-result answers is then seen in the contents alone. Others are the long way's. Contents of the model that follow each
+A content stands for itself where its calls have ids and its results name theirs, as agents mostly echo them: which
+call a result answers is then seen in the contents alone. Others (gemini-cli's subagents drop the ids) mean something
+together with the calls before them, and are kept with what of those decides it. Contents of the model that follow each
 other are one turn, so they are translated, and kept, together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -35,36 +36,43 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
     unit: Unit
     is_model: bool
-    # Ids of calls that it makes, and of calls that its results answer.
-    calls: tuple[str, ...]
+    # Id and name of the calls that it makes; of its results the ids that they have, and those of the calls they answer.
+    calls: tuple[tuple[str, str], ...]
+    given: tuple[str, ...]
     answers: tuple[str, ...]
+    # All of its calls and results have ids of their own.
+    is_free: bool
 
 
-class Given(Calls):
-    """Calls that are told by their own ids, whatever came before."""
+class Noted(Calls):
+    """Calls that note what comes."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.called: list[str] = []
+    def __init__(self, before: Calls | None = None) -> None:
+        """Go on from `before`; without it a result answers the call whose id it has, whether or not that came."""
+        super().__init__(before)
+        self._knows_before = before is not None
+        self.called: list[tuple[str, str]] = []
+        self.given: list[str] = []
         self.answered: list[str] = []
+        self.is_free = True
 
     def call(self, part: Node) -> dict[str, Any]:
-        """Take a call. Raises ValueError for one without an id."""
+        """Take a call."""
         call = super().call(part)
-        if call["id"] != part.optional_text("id"):
-            raise ValueError("a call without an id")
-        self.called.append(call["id"])
+        self.called.append((call["id"], call["function"]["name"]))
+        self.is_free = self.is_free and call["id"] == part.optional_text("id")
         return call
 
     def answer(self, part: Node) -> str:
-        """Take a result. Raises ValueError for one without an id."""
+        """Take a result."""
         id_ = part.optional_text("id")
-        # For its faults.
-        part.optional_text("name")
-        if not id_:
-            raise ValueError("a result without an id")
-        self.answered.append(id_)
-        return id_
+        answered = super().answer(part)
+        if id_ and not self._knows_before:
+            answered = id_
+        self.given.append(id_)
+        self.answered.append(answered)
+        self.is_free = self.is_free and bool(id_)
+        return answered
 
 
 class Apart(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,15 +91,9 @@ def maybe_apart(fields: dict[str, bytes]) -> Apart | None:
         return None
     contents = _contents.elements(fields["contents"])
     others = {name: known.read([fields[name]])[0] for name, known in _APART.items() if name in fields}
-    said = _turns(contents)
-    known: set[str] = set()
-    for one in said:
-        if one.answers and not known.issuperset(one.answers):
-            return None
-        known.update(one.calls)
-    if not said:
+    units = _maybe_units(_turns(contents)) or [one.unit for one in _with_calls(contents)]
+    if not units:
         return None
-    units = [one.unit for one in said]
     if (system := others.get("systemInstruction")) is not None:
         units.insert(0, system.meaning)
     messages, elements, repairs = joined(units)
@@ -100,36 +102,61 @@ def maybe_apart(fields: dict[str, bytes]) -> Apart | None:
     return Apart(known=told, elements=elements, contents=contents, others=others)
 
 
-def _turns(contents: Sequence[Piece[Said]]) -> list[Said]:
-    """Return what contents mean, those of the model that follow each other as one."""
-    out: list[Said] = []
+def _maybe_units(turns: Sequence[tuple[Said, tuple[bytes, ...]]]) -> list[Unit] | None:
+    """Return what turns mean where each stands for itself, None where one doesn't."""
+    known: set[str] = set()
+    for said, _ in turns:
+        if not said.is_free or (said.answers and not known.issuperset(said.answers)):
+            return None
+        known.update([id_ for id_, _ in said.calls])
+    return [said.unit for said, _ in turns]
+
+
+def _with_calls(contents: Sequence[Piece[Said]]) -> Iterator[Said]:
+    """Yield what turns mean together with the calls before them."""
+    calls = Calls()
+    for said, raws in _turns(contents):
+        if said.calls or said.given:
+            # Of the calls before it, all that `Calls` looks at.
+            said = _turn(raws, calls, calls.state(said.given))
+            calls.go_on(said.calls, said.answers)
+        yield said
+
+
+def _turns(contents: Sequence[Piece[Said]]) -> list[tuple[Said, tuple[bytes, ...]]]:
+    """Return what contents mean by themselves, those of the model that follow each other as one; and their bytes."""
+    out: list[tuple[Said, tuple[bytes, ...]]] = []
     at = 0
     while at < len(contents):
         end = at + 1
         while contents[at].meaning.is_model and end < len(contents) and contents[end].meaning.is_model:
             end += 1
-        out.append(contents[at].meaning if end == at + 1 else _turn(tuple(piece.raw for piece in contents[at:end])))
+        raws = tuple([piece.raw for piece in contents[at:end]])
+        out.append((contents[at].meaning if end == at + 1 else _turn(raws), raws))
         at = end
     return out
 
 
-def _turn(raws: tuple[bytes, ...]) -> Said:
-    (known,) = _kept_turns.find([raws])
+def _turn(raws: tuple[bytes, ...], calls: Calls | None = None, state: Hashable = None) -> Said:
+    """Return what a turn means, behind `calls` that are in a state, or by itself."""
+    (known,) = _kept_turns.find([(raws, state)])
     if known is None:
-        known = _said([msgspec.json.decode(raw) for raw in raws])
-        _kept_turns.keep(raws, known, 3 * sum(map(len, raws)) + EACH_BYTES)
+        known = _said([msgspec.json.decode(raw) for raw in raws], calls)
+        _kept_turns.keep((raws, state), known, 3 * sum(map(len, raws)) + EACH_BYTES)
     return known
 
 
-def _said(contents: list[Any]) -> Said:
-    calls, repairs = Given(), Repairs()
+def _said(contents: list[Any], before: Calls | None = None) -> Said:
+    calls, repairs = Noted(before), Repairs()
     nodes = [Node(content, "contents") for content in contents]
     messages = of_contents(nodes, calls, repairs.note)
     return Said(
         unit=unit_of(messages, repairs),
         is_model=nodes[0].optional_text("role") == "model",
         calls=tuple(calls.called),
+        given=tuple(calls.given),
         answers=tuple(calls.answered),
+        is_free=calls.is_free,
     )
 
 
@@ -139,7 +166,7 @@ def _system(value: Any) -> Unit:
 
 
 _contents = Repeats(lambda content: _said([content]))
-_kept_turns: Kept[tuple[bytes, ...], Said] = Kept(room=FEW_BYTES)
+_kept_turns: Kept[tuple[tuple[bytes, ...], Hashable], Said] = Kept(room=FEW_BYTES)
 _APART: dict[str, Repeats[Any]] = {
     "systemInstruction": Repeats(_system, room=FEW_BYTES),
     "tools": Repeats(tool_list, room=FEW_BYTES),

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from capture.dialects import gemini
+from capture.dialects import gemini, gemini_repeats
 from capture.dialects.base import Target
 from capture.dialects.gemini import Gemini
-from capture.dialects.gemini_repeats import Given
+from capture.dialects.gemini_content import Calls
+from capture.dialects.gemini_fields import Node
+from capture.dialects.gemini_repeats import Noted
 from capture.dialects.gemini_signature import sign
 from capture.errors import ClientError
 from capture.store import contents
@@ -66,6 +68,8 @@ AGENTS: st.SearchStrategy[list[Any]] = st.lists(
             [{"role": "model", "parts": [{"text": "I "}]}, {"role": "model", "parts": [{"text": "do"}]}],
             [{"role": "model", "parts": [call("c1"), call("c2")]}, {"role": "user", "parts": [result("c2")]}],
             [{"role": "model", "parts": [call("c3")]}, {"role": "user", "parts": [result("c3"), result("c4")]}],
+            [{"role": "model", "parts": [call(None), call(None)]}, {"role": "user", "parts": [result("x")]}],
+            [{"role": "model", "parts": [call(None, "g")]}, {"role": "user", "parts": [result(None), result("c2")]}],
         ]
     ),
     max_size=4,
@@ -130,12 +134,40 @@ def test_a_conversation_that_grows_is_read_by_what_is_new(monkeypatch: pytest.Mo
     assert second.own.names == [contents.digest(raw) for raw in second.own.elements]
 
 
-def test_calls_and_results_without_an_id_are_for_the_long_way() -> None:
-    given_ids = Given()
-    assert (given_ids.called, given_ids.answered) == ([], [])
-    for part in (call(None), call(""), result(None)):
-        role = "model" if "functionCall" in part else "user"
-        body = json.dumps({"contents": [{"role": role, "parts": [part]}]}).encode()
-        request = Gemini().read(body, target=TARGET)
-        assert request.own is None
-        assert request == gemini._read_whole(body, TARGET)
+def test_calls_without_an_id_are_kept_with_what_came_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As gemini-cli's subagents have them: the calls' ids are gone, and the results' own are nobody's."""
+    said: list[Any] = [{"role": "user", "parts": [{"text": "do"}]}]
+    for turn in range(4):
+        said += [{"role": "model", "parts": [call(None), call(None, "g")]}]
+        said += [{"role": "user", "parts": [result(f"own{turn}"), result(None, name="g")]}]
+    body = json.dumps({"contents": said}).encode()
+    whole = outcome(gemini._read_whole, body)
+    monkeypatch.setattr(gemini, "_read_whole", None)
+    for _ in range(2):
+        assert outcome(Gemini().read, body) == whole
+    monkeypatch.setattr(gemini_repeats, "_said", None)
+    request = Gemini().read(body, target=TARGET)
+    assert request.elements is not None
+    answered = [element.message.tool_call_id for element in request.elements if element.message.role == "tool"]
+    made = [one.id for element in request.elements for one in element.message.tool_calls]
+    assert answered == made
+    assert len(set(made)) == 8
+
+
+def test_calls_go_on_from_those_before() -> None:
+    before = Calls()
+    before.go_on([("a", "f"), ("b", "f"), ("c", "g")], ["b"])
+    assert before.state(["a", "x"]) == (3, (("a", "f"), ("c", "g")), (True, False))
+    noted = Noted(before)
+    assert noted.answer(Node({"name": "f"}, "")) == "a"
+    assert noted.answer(Node({"name": "g", "id": "c"}, "")) == "c"
+    noted.call(Node({"name": "h"}, ""))
+    assert (noted.given, noted.answered, noted.is_free) == (["", "c"], ["a", "c"], False)
+    assert before.state([]) == (3, (("a", "f"), ("c", "g")), ())
+
+
+def test_what_a_result_answers_is_seen_in_its_id_alone_where_that_is_known() -> None:
+    alone = Noted()
+    assert alone.answer(Node({"name": "f", "id": "c"}, "")) == "c"
+    alone.call(Node({"name": "f", "id": "d"}, ""))
+    assert (alone.called, alone.answered, alone.is_free) == ([("d", "f")], ["c"], True)
