@@ -1,6 +1,6 @@
 """Records to columns and back. Pure, but for the reading of columns in the order that a query names.
 
-Records are JSON by the standard library, not by msgspec: what an agent chose lies in them (a seed of thirty digits, a
+Records are JSON by the standard library where msgspec has another opinion: what an agent chose lies in them (a
 temperature of NaN, a lone surrogate in a hint), and a record that can't be written would lose the call. Fields at
 their default are left out; a field that is unknown on reading is an error, for only a newer format has it, and that is
 refused at open.
@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import zlib
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
 from capture.store.base import Entry, Registration
+from graph.messages import from_chat
 from graph.records import Call, FloatArray, IntArray, Message, Rollout
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -32,21 +34,92 @@ _CALL_COLUMNS = frozenset(
 _ROLLOUT_COLUMNS = frozenset({"first_call_at", "last_call_at"})
 
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode_quickly = msgspec.json.Encoder().encode
+
+# JSON has them as they are.
+_SIMPLE = frozenset({str, int, bool, type(None)})
+
+_NEVER = object()
+
+
+class _Field(NamedTuple):
+    name: str
+    encoded: str
+    # What it is when it is left out: `_NEVER` of one that may not be.
+    default: Any
+    # Left out when it is empty.
+    emptied: bool
+    # Left out when it is equal to its default, too.
+    compared: bool
+
+
 # Worked out once a type: it evaluates annotations, in a third of a millisecond.
-_fields = functools.cache(msgspec.structs.fields)
+@functools.cache
+def _fields(sort: type[msgspec.Struct], leave: frozenset[str]) -> tuple[_Field, ...]:
+    return tuple(
+        _Field(
+            field.name,
+            field.encode_name,
+            _NEVER if field.default is msgspec.NODEFAULT else field.default,
+            field.default_factory is not msgspec.NODEFAULT,
+            isinstance(field.default, msgspec.Struct),
+        )
+        for field in msgspec.structs.fields(sort)
+        if field.name not in leave
+    )
 
 
 def dump(record: msgspec.Struct, *, leave: frozenset[str] = frozenset()) -> str:
     """Return a record as JSON text, without the fields in `leave` and those at their default."""
     out = {}
-    for field in _fields(type(record)):
-        value = getattr(record, field.name)
-        if field.name in leave or (field.default_factory is not msgspec.NODEFAULT and not value):
+    for name, encoded, default, emptied, compared in _fields(type(record), leave):
+        value = getattr(record, name)
+        if value is default or (emptied and not value) or (compared and value == default):
             continue
-        if field.default is not msgspec.NODEFAULT and value is field.default:
-            continue
-        out[field.encode_name] = msgspec.to_builtins(value, str_keys=True)
-    return json.dumps(out, separators=(",", ":"))
+        out[encoded] = value
+    return quick(out) or slow(out)
+
+
+def quick(out: dict[str, Any]) -> str | None:
+    """Return fields as msgspec writes them, in a fifth of the time; None where that isn't what `slow` says.
+
+    It writes null for what is no number; it can't write half a character; and it leaves letters as they are, for which
+    not every database has a place.
+    """
+    if not _finite(out):
+        return None
+    try:
+        made = _encode_quickly(out)
+    except UnicodeEncodeError:
+        return None
+    return made.decode() if made.isascii() else None
+
+
+def slow(out: dict[str, Any]) -> str:
+    """Return fields as JSON text, whatever they are."""
+    return _encode(msgspec.to_builtins(out, str_keys=True))
+
+
+def _finite(value: Any) -> bool:
+    """Say if a value has, as far as it can be told, neither NaN nor an infinity in it."""
+    sort = type(value)
+    if sort in _SIMPLE or sort is bytes:
+        return True
+    if sort is float:
+        return math.isfinite(value)
+    if sort is dict:
+        inner = value.values()
+    elif sort in (list, tuple):
+        inner = value
+    elif isinstance(value, msgspec.Struct):
+        inner = [getattr(value, name) for name in value.__struct_fields__]
+    else:
+        return False
+    for each in inner:  # noqa: SIM110 - `all` over a generator takes twice the time, in every call's way
+        if type(each) not in _SIMPLE and not _finite(each):
+            return False
+    return True
 
 
 def load(text: str, sort: type[T], **columns: Any) -> T:
@@ -55,13 +128,26 @@ def load(text: str, sort: type[T], **columns: Any) -> T:
 
 
 def dump_messages(messages: tuple[Message, ...]) -> bytes:
-    """Return canonical messages as JSON, for a call whose messages can't be read from its request."""
+    """Return canonical messages as JSON, for a call whose messages can't be read from its request.
+
+    One text of a user's is that text: a completion's prompt, which its request has too, so that it is stored once.
+    """
+    if len(messages) == 1 and (text := _maybe_text(messages[0])) is not None:
+        return msgspec.json.encode(text)
     return json.dumps(msgspec.to_builtins(messages), separators=(",", ":")).encode()
 
 
 def load_messages(data: bytes) -> tuple[Message, ...]:
     """Return what `dump_messages` wrote."""
+    if data.startswith(b'"'):
+        return (from_chat({"role": "user", "content": msgspec.json.decode(data)}),)
     return msgspec.convert(json.loads(data), tuple[Message, ...])
+
+
+def _maybe_text(message: Message) -> str | None:
+    """Return the text of a user's message that has nothing else."""
+    more = message.reasoning or message.tool_calls or message.tool_call_id is not None or message.media
+    return None if message.role != "user" or more else message.text
 
 
 def ints(array: IntArray | None) -> bytes | None:

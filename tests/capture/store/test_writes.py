@@ -8,6 +8,7 @@ import pytest
 
 from capture.dialects.base import Target
 from capture.dialects.chat import Chat
+from capture.dialects.completions import Completions
 from capture.dialects.gemini import Gemini
 from capture.dialects.messages import Messages
 from capture.dialects.responses import Responses
@@ -350,6 +351,18 @@ async def test_a_translated_request_that_was_taken_apart_is_stored_as_any_other(
     columns = "SELECT record, (chain IS NULL), messages, request, sent FROM call JOIN exchange USING (rollout, n)"
     rows = await place.sql(columns + " ORDER BY rollout, n")
     assert [row[:3] for row in rows[:2]] == [row[:3] for row in rows[2:]]
+
+
+async def test_a_completions_prompt_is_stored_once(store, place):
+    body = json.dumps({"model": "m", "prompt": "Once upon a time. " * 100}).encode()
+    read = Completions().read(body)
+    await store.add([entry("a")])
+    before = (await count(place))["content"]
+    await store.finish("a", [ended(call(0, body, messages=read.messages, dialect="completions"), body, sent=body)])
+    assert (await count(place))["content"] == before + 1
+    (found,) = await store.calls("a")
+    assert found.messages == read.messages
+    assert json.loads((await store.exchange("a", 0)).request) == json.loads(body)
 
 
 async def test_a_start_whose_end_comes_at_once_is_not_written_twice(store):
