@@ -15,7 +15,7 @@ import msgspec
 from capture.store.summary import Look, Overview, Sheet, Summary
 from graph.records import Call, FloatArray, IntArray, Message, Notice, Rollout, Stop
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """Version of the stored format; a store with a higher one is refused, a lower one climbs the ladder of migrations."""
 
 Durability = Literal["process", "power", "none"]

@@ -22,12 +22,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import apsw
 
 from capture.errors import StoreError, TreeringError
-from capture.store import contents, migrations, query, reads, rows
+from capture.store import chains, contents, exchanges, migrations, query, reads, rows
 from capture.store.base import FORMAT_VERSION
 from capture.store.canonical import Canonical
 from capture.store.faults import Fault, Report
@@ -164,7 +164,10 @@ class _Look:
         for key, name, packed, data in self._db.execute("SELECT key, digest, packed, data FROM content"):
             self.n_contents += 1
             try:
-                whole = contents.unpack(packed, data)
+                if packed == "list":
+                    whole = b"".join([contents.digest(element) for element in chains.added(packed, data)])
+                else:
+                    whole = contents.unpack(packed, data)
             except Exception as error:  # noqa: BLE001 - damaged bytes make zlib raise what it likes
                 yield Fault(code="content_damaged", message=f"content {key} can't be unpacked: {error}")
                 continue
@@ -361,7 +364,9 @@ class _Look:
             seen.add(n)
             try:
                 reads.exchange(self._db, name, n)
-                used = {top, undecoded} | {content for body in (request, sent, reply) for content in _used(body)}
+                used = {top, undecoded} | {
+                    content for body in (request, sent, reply) for content in exchanges.used(body)
+                }
             except apsw.Error:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a damaged body makes a reader raise
@@ -373,18 +378,6 @@ class _Look:
         for n in sorted(numbers ^ seen):
             message = "what passed in it is missing" if n in numbers else "what passed in a call that isn't there"
             yield Fault(code="exchange_lost", message=message, rollout=name, call=n)
-
-
-def _used(body: bytes | None) -> Iterator[int]:
-    """Yield the contents that a stored body names."""
-    if body is None:
-        return
-    stored: dict[str, Any] = json.loads(body)
-    if "whole" in stored:
-        yield stored["whole"]
-    for _, sort, value in stored.get("fields", stored.get("with", ())):
-        if sort == "content":
-            yield value
 
 
 def _unclaimed(name: str, n: int | None, content: int) -> Fault:

@@ -273,7 +273,14 @@ CREATE TRIGGER summary_behind AFTER UPDATE OF version ON rollout WHEN new.state 
 END;
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
+# 5 → 6. Links are found by the one before them: those of one list lie side by side, where digests lay all over the
+# index. A content may be a list of messages, and a reply may stand in its row; there are none yet.
+_SIXTH = """
+DROP INDEX chain_digest;
+CREATE UNIQUE INDEX chain_next ON chain (rollout, parent, content);
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH)
 """`STEPS[i]` takes a file from version i to i + 1."""
 
 assert len(STEPS) == FORMAT_VERSION

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import apsw
 import msgspec
 
 from capture.errors import StoreError
-from capture.store import contents, cursor, prompts, query, rows
+from capture.store import chains, contents, cursor, exchanges, prompts, query, rows
 from capture.store.base import Entry, Exchange, Page, Query
 from capture.store.canonical import Canonical
 from graph.records import Call, Message, Notice
@@ -95,7 +96,7 @@ def calls(db: apsw.Connection, rollout: str, *, after: int, limit: int | None, c
     whole = _prompts(db, key)
     messages = _Messages(db, key, canonical)
     out = []
-    for n, status, delivered, arrived, ended, chain, own, record, logprobs, sampled in found:
+    for n, status, delivered, arrived, ended, link, own, record, logprobs, sampled in found:
         call = rows.load(
             record,
             Call,
@@ -108,7 +109,7 @@ def calls(db: apsw.Connection, rollout: str, *, after: int, limit: int | None, c
         out.append(
             msgspec.structs.replace(
                 call,
-                messages=rows.load_messages(contents.get(db, own)) if own is not None else messages.of(chain),
+                messages=rows.load_messages(contents.get(db, own)) if own is not None else messages.of(link),
                 prompt_ids=whole.of(n),
                 sampled_ids=rows.read_ints(sampled),
                 logprobs=rows.read_floats(logprobs),
@@ -138,45 +139,55 @@ class _Messages:
     def __init__(self, db: apsw.Connection, rollout: int, canonical: Canonical) -> None:
         self._db = db
         self._canonical = canonical
-        # Link → (link before, content's key and digest).
-        self._links: dict[int, tuple[int | None, int, bytes]] = {
-            link: (parent, content, name)
-            for link, parent, content, name in query.every(
+        # Link → (link before, content's key, its digest, how it is packed).
+        self._links: dict[int, tuple[int | None, int, bytes, str | None]] = {
+            link: (parent, content, name, packed)
+            for link, parent, content, name, packed in query.every(
                 db,
-                "SELECT chain.key, parent, content, content.digest FROM chain JOIN content ON content.key = content"
-                " WHERE rollout = ?",
+                "SELECT chain.key, parent, content, content.digest, packed"
+                " FROM chain JOIN content ON content.key = content WHERE rollout = ?",
                 (rollout,),
             )
         }
-        self._read: dict[int, Message] = {}
+        self._read: dict[int, tuple[Message, ...]] = {}
         self._known: dict[int, tuple[Message, ...]] = {}
 
     def of(self, last: int | None) -> tuple[Message, ...]:
         """Return the messages of the chain that ends with the link `last`."""
-        new: list[Message] = []
+        new: list[tuple[Message, ...]] = []
         link = last
         while link is not None and link not in self._known:
-            parent, content, name = self._links[link]
-            new.append(self._message(content, name))
+            parent, content, name, packed = self._links[link]
+            new.append(self._added(content, name, packed))
             link = parent
-        out = (() if link is None else self._known[link]) + tuple(reversed(new))
+        before = () if link is None else self._known[link]
+        out = tuple(chain(before, *reversed(new)))
         if last is not None:
             self._known[last] = out
         return out
 
-    def _message(self, content: int, name: bytes) -> Message:
-        message = self._read.get(content)
-        if message is None:
-            try:
-                read = self._canonical.read(name, None)
-            except KeyError:
-                read = self._canonical.read(name, contents.get(self._db, content), keep=False)
-            if read is None:
-                # The writer stores a chain for a call only if all of its messages could be read, so this is a change
-                # in what is read, and not to be passed over.
-                raise StoreError("store_failed", f"message {name.hex()} can't be read in canonical form any more")
-            message = self._read[content] = read
-        return message
+    def _added(self, content: int, name: bytes, packed: str | None) -> tuple[Message, ...]:
+        messages = self._read.get(content)
+        if messages is None:
+            if packed == "list":
+                raws = chains.added(packed, query.value(self._db, "SELECT data FROM content WHERE key = ?", (content,)))
+                messages = tuple(self._message(contents.digest(raw), raw) for raw in raws)
+            else:
+                try:
+                    messages = (self._message(name, None),)
+                except KeyError:
+                    messages = (self._message(name, contents.get(self._db, content)),)
+            self._read[content] = messages
+        return messages
+
+    def _message(self, name: bytes, raw: bytes | None) -> Message:
+        """Raises `KeyError` without `raw` where the message isn't kept."""
+        read = self._canonical.read(name, raw, keep=False)
+        if read is None:
+            # The writer stores a chain for a call only if all of its messages could be read, so this is a change
+            # in what is read, and not to be passed over.
+            raise StoreError("store_failed", f"message {name.hex()} can't be read in canonical form any more")
+        return read
 
 
 def exchange(db: apsw.Connection, rollout: str, n: int) -> Exchange | None:
@@ -191,9 +202,9 @@ def exchange(db: apsw.Connection, rollout: str, n: int) -> Exchange | None:
         return None
     top_logprobs, undecoded, error, deliveries, usage, request, sent, reply = row
     return Exchange(
-        request=contents.get_body(db, request),
-        sent=None if sent is None else contents.get_body(db, sent, base=request),
-        reply=None if reply is None else contents.get_body(db, reply),
+        request=exchanges.get_body(db, request),
+        sent=None if sent is None else exchanges.get_body(db, sent, base=request),
+        reply=None if reply is None else exchanges.get_body(db, reply),
         error=None if error is None else json.loads(error),
         usage=usage,
         top_logprobs=None if top_logprobs is None else contents.get(db, top_logprobs),

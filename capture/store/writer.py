@@ -3,9 +3,12 @@
 Rules.
 1. Only this thread writes, and only through its own connection. The loop hands over functions of a connection.
 2. Order is kept: what was handed over first is committed in the same group or an earlier one.
-3. A group is all that is queued when the thread comes round; nothing that is awaited waits for company. While one group
-   commits, the next one gathers, so the groups grow with the load by themselves. What is deferred stays on the loop
-   until something else is handed over, `DEFER_S` at most: waking the thread costs the loop more than a short write.
+3. A group is all that is queued when the thread comes round. While one group commits, the next one gathers, so the
+   groups grow with the load by themselves. The end of a call is handed over when the loop has nothing else to do: at
+   once where there is no load, and with those of other calls, `GATHER_S` later at most, where there is. (A group of one
+   takes twice as much a call as a group of four: its commit, two wake-ups, and the interpreter's lock, which goes to
+   and fro between two busy threads with each statement.) What is deferred stays on the loop until something else is
+   handed over, `DEFER_S` at most: waking the thread costs the loop more than a short write.
    What a call's end makes needless (a start) stays there although ends of others are handed over, and is made only when
    it is queued.
 4. An awaited write is resolved on the loop, after COMMIT, with its group in one hop.
@@ -31,6 +34,7 @@ import errno
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +56,13 @@ PROBE_BYTES = 65_536
 
 DEFER_S = 0.02
 """How long a write may be deferred: a start or a mark of delivery then rides with the next call's record, or alone."""
+
+IDLE_S = 30e-6
+"""A loop that comes round to the same callback in less had nothing else to do: an empty round takes some 10 us, and
+one in which a request or a reply came some hundreds."""
+
+GATHER_S = 0.003
+"""How long the ends of calls are gathered at most, by a loop that always has something to do: some calls' worth."""
 
 STOP_S = 60.0
 """How long `stop` waits for what was handed over to be committed."""
@@ -91,7 +102,8 @@ class Writer:
     def __init__(self, opener: Callable[[], apsw.Connection], *, where: str) -> None:
         self._opener = opener
         self._where = where
-        self._queue: queue.SimpleQueue[Op] = queue.SimpleQueue()
+        # Writes handed over together, so that the thread is woken once for all of them.
+        self._queue: queue.SimpleQueue[list[Op]] = queue.SimpleQueue()
         # Guards `_open` against the thread's end, so that nothing is queued behind the last look at the queue.
         self._door = threading.Lock()
         self._open = False
@@ -104,6 +116,9 @@ class Writer:
         self._deferred: list[Op] = []
         self._starts: list[Op] = []
         self._due: asyncio.TimerHandle | None = None
+        # Since when the ends of calls are gathered, and when the loop last came round to them; None while none is.
+        self._gathering: float | None = None
+        self._came_round = 0.0
         self._wal_pages = 0
         self._thread: threading.Thread | None = None
         # Why the last write failed; None when it didn't.
@@ -172,7 +187,10 @@ class Writer:
         `ends`: it is the end of a call, behind which the starts of others may stay.
         """
         future = asyncio.get_running_loop().create_future()
-        self._put(Op(work, future), starts=not ends)
+        if ends:
+            self._end(Op(work, future))
+        else:
+            self._put(Op(work, future))
         return await future
 
     async def settle(self) -> None:
@@ -196,10 +214,7 @@ class Writer:
         with self._door:
             stopping, self._open = self._open, False
             if stopping:
-                self._queue_starts(before=None)
-                self._queue_deferred()
-                self._handed += 1
-                self._queue.put(Op(None, last, stop=True))
+                self._queue_all([*self._due_starts(before=None), *self._due_ops(), Op(None, last, stop=True)])
         if self._due is not None:
             self._due.cancel()
         try:
@@ -224,14 +239,32 @@ class Writer:
         self._put(Op(None, future, probe=probe))
         await future
 
-    def _put(self, op: Op, *, starts: bool = True) -> None:
+    def _put(self, op: Op) -> None:
+        """Queue a write, and before it all that waits."""
         with self._door:
             self._must_be_open()
-            if starts:
-                self._queue_starts(before=None)
-            self._queue_deferred()
-            self._handed += 1
-            self._queue.put(op)
+            self._queue_all([*self._due_starts(before=None), *self._due_ops(), op])
+
+    def _end(self, op: Op) -> None:
+        """Queue a call's end when the loop has nothing else to do, or `GATHER_S` later: others may end meanwhile."""
+        with self._door:
+            self._must_be_open()
+            self._deferred.append(op)
+        if self._gathering is None:
+            self._gathering = self._came_round = time.perf_counter()
+            self._loop.call_soon(self._hand_over_ends)
+
+    def _hand_over_ends(self) -> None:
+        assert self._gathering is not None
+        now = time.perf_counter()
+        if now - self._came_round > IDLE_S and now - self._gathering < GATHER_S:
+            self._came_round = now
+            self._loop.call_soon(self._hand_over_ends)
+            return
+        self._gathering = None
+        with self._door:
+            if self._open:
+                self._queue_all(self._due_ops())
 
     def _hand_over(self) -> None:
         """Queue what is deferred, and the starts whose time is over."""
@@ -239,25 +272,29 @@ class Writer:
         now = self._loop.time()
         with self._door:
             if self._open:
-                self._queue_starts(before=now - DEFER_S + 0.001)
-                self._queue_deferred()
+                self._queue_all([*self._due_starts(before=now - DEFER_S + 0.001), *self._due_ops()])
                 if self._starts:
                     self._due = self._loop.call_later(self._starts[0].since + DEFER_S - now, self._hand_over)
 
-    def _queue_starts(self, *, before: float | None) -> None:
-        """Queue the starts that wait since `before` or longer; all of them with None."""
+    def _due_starts(self, *, before: float | None) -> list[Op]:
+        """Take the starts that wait since `before` or longer; all of them with None."""
+        due: list[Op] = []
         while self._starts and (before is None or self._starts[0].since <= before):
             op = self._starts.pop(0)
             assert op.make is not None
             op.work = op.make()
-            self._handed += 1
-            self._queue.put(op)
+            due.append(op)
+        return due
 
-    def _queue_deferred(self) -> None:
+    def _due_ops(self) -> list[Op]:
+        """Take what is deferred."""
         deferred, self._deferred = self._deferred, []
-        self._handed += len(deferred)
-        for op in deferred:
-            self._queue.put(op)
+        return deferred
+
+    def _queue_all(self, ops: list[Op]) -> None:
+        if ops:
+            self._handed += len(ops)
+            self._queue.put(ops)
 
     def _must_be_open(self) -> None:
         if not self._open:
@@ -288,11 +325,11 @@ class Writer:
 
     def _group(self, db: apsw.Connection) -> bool:
         """Commit all that is queued; False after the sentinel."""
-        ops = [self._queue.get()]
+        ops = list(self._queue.get())
         self._gate.wait()
         while True:
             try:
-                ops.append(self._queue.get_nowait())
+                ops += self._queue.get_nowait()
             except queue.Empty:
                 break
         try:
@@ -429,11 +466,11 @@ class Writer:
         left: list[Op] = []
         while True:
             try:
-                op = self._queue.get_nowait()
+                left += self._queue.get_nowait()
             except queue.Empty:
                 break
+        for op in left:
             op.error = StoreError("store_failed", self.failure or f"{self._where} is closed")
-            left.append(op)
         self._settle(left)
 
     def _tell(self, outcomes: list[tuple[asyncio.Future[Any], Any, BaseException | None]]) -> None:

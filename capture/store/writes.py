@@ -15,15 +15,23 @@ import apsw
 import msgspec
 
 from capture.errors import ClientError
-from capture.store import answers, contents, query, rows, tally
+from capture.store import answers, exchanges, query, rows, tally
 from capture.store.base import Delta, Entry, Exchange, Parts, Record, Spool, new_tokens
 from capture.store.canonical import Canonical
+from capture.store.chains import Chain
+from capture.store.exchanges import Body, Filing
 from graph.records import Call, Notice, Rollout
 
 CRASHED = {"blame": "treering", "status": 503, "message": "Treering stopped while the call ran."}
 """The error of a call that was running when its process died."""
 
 _BUMP = "UPDATE rollout SET version = version + 1 WHERE key = ?"
+
+# A rollout's key, and what of a call's ids a later prompt can begin with, if that call has ended.
+_HELD = (
+    "SELECT key, (SELECT n_prompt + coalesce(n_sampled, 0) FROM call"
+    " WHERE call.rollout = rollout.key AND call.n = ?2 AND status <> 'running') FROM rollout WHERE id = ?1"
+)
 
 
 def add(db: apsw.Connection, entries: Sequence[Entry], *, key: str | None, answer: bytes | None, now: str) -> None:
@@ -103,7 +111,7 @@ def begin(db: apsw.Connection, rollout: str, call: Call, exchange: Exchange, can
     key = _key(db, rollout)
     if key is None or query.first(db, "SELECT 1 FROM call WHERE rollout = ? AND n = ?", (key, call.n)):
         return
-    _put_call(db, key, call, exchange, None, canonical)
+    _put_call(db, key, Record(call=call, exchange=exchange), canonical)
     # Its row says from now on that it runs.
     db.execute("DELETE FROM arrival WHERE rollout = ? AND n = ?", (key, call.n))
     _touch(db, key, [call])
@@ -139,9 +147,12 @@ def finish(
 
     `fresh`: nothing of it was written before, not even that it arrived.
     """
-    key = _key(db, rollout)
-    if key is None:
+    holder = next((record.delta.holder for record in records if record.delta is not None), None)
+    row = query.first(db, _HELD, (rollout, holder))
+    if row is None:
         return
+    key, length = row
+    held: dict[int | None, int | None] = {holder: length}
     calls = [record.call for record in records]
     if any(call.ended is None for call in calls):
         arrived = max(call.arrived for call in calls)
@@ -152,7 +163,20 @@ def finish(
     for call, record in zip(calls, records, strict=True):
         # One that was thought dead and ended after all was counted before.
         before = tally.NOTHING if fresh else tally.counted(db, key, call.n)
-        delta = _put_call(db, key, call, record.exchange, record.delta, canonical)
+        delta = record.delta
+        if delta is not None:
+            if delta.holder not in held:
+                held[delta.holder] = _held(db, key, delta.holder)
+            if not _holds(delta, call, held[delta.holder]):
+                # A prompt whose holder never came to be is stored whole.
+                delta = None
+        _put_call(
+            db,
+            key,
+            Record(call=call, exchange=record.exchange, delta=delta),
+            canonical,
+            alone=len(records) == 1,
+        )
         more_sampled += (call.status in ("complete", "aborted") and call.choice == 0) - before.sampled
         more_tokens += new_tokens(call, delta) - before.new_tokens
         if not fresh:
@@ -306,24 +330,23 @@ def _touch(db: apsw.Connection, key: int, calls: Sequence[Call], *, sampled: int
     )
 
 
-def _put_call(
-    db: apsw.Connection, key: int, call: Call, exchange: Exchange, delta: Delta | None, canonical: Canonical
-) -> Delta | None:
-    """Store a call as it stands; return how its prompt was stored."""
+def _put_call(db: apsw.Connection, key: int, record: Record, canonical: Canonical, *, alone: bool = True) -> None:
+    """Store a call as it stands; `alone` if it is the only choice of its call."""
+    call, exchange, delta = record.call, record.exchange, record.delta
+    filing = Filing(db, key)
     parts = exchange.parts
-    request = contents.put_body(db, key, exchange.request, parts=parts)
-    sent = _put_sent(db, key, exchange, request)
-    if is_of(parts, call):
-        chain, messages = request.chains["messages"].last, None
-    elif sent is not None and is_of(exchange.sent_parts, call) and "messages" in sent.chains:
-        chain, messages = sent.chains["messages"].last, None
-    else:
-        chain, messages = _canonical_chain(db, key, call, (request, sent), canonical)
+    request = filing.body(exchange.request, parts=parts)
+    sent = _note_sent(filing, exchange, request)
+    top_logprobs, undecoded = (
+        None if data is None else filing.content(data) for data in (exchange.top_logprobs, exchange.undecoded)
+    )
+    # Several choices repeat the reply.
+    several = filing.body(exchange.reply) if exchange.reply is not None and not alone else None
+    said = _said(filing, call, exchange, request, sent, canonical)
+    filing.write()
+    chain, messages = (said.last, None) if isinstance(said, Chain) else (None, filing.key(said))
     prompt = rows.ints(call.prompt_ids)
     sampled = rows.ints(call.sampled_ids)
-    if prompt is None or (delta is not None and not _holds(db, key, call.n, delta, len(prompt) // 4)):
-        # A prompt whose holder never came to be is stored whole.
-        delta = None
     tail = prompt if prompt is None or delta is None else prompt[4 * delta.shared :]
     db.execute(
         "INSERT INTO call (rollout, n, status, delivered, arrived, ended, chain, messages, holder, shared, n_prompt,"
@@ -354,10 +377,10 @@ def _put_call(
             tail,
         ),
     )
-
-    def content(data: bytes | None) -> int | None:
-        return None if data is None else contents.put(db, key, data)
-
+    if exchange.reply is None:
+        reply = None
+    else:
+        reply = exchanges.reply(exchange.reply) if several is None else filing.stored(several)
     db.execute(
         "INSERT INTO exchange (rollout, n, top_logprobs, undecoded, error, deliveries, usage, request, sent, reply)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -368,25 +391,24 @@ def _put_call(
         (
             key,
             call.n,
-            content(exchange.top_logprobs),
-            content(exchange.undecoded),
+            filing.key(top_logprobs),
+            filing.key(undecoded),
             None if exchange.error is None else _json(exchange.error),
-            _json(exchange.deliveries),
+            _json(exchange.deliveries) if exchange.deliveries else "[]",
             exchange.usage,
-            request.stored,
-            None if sent is None else sent.stored,
-            None if exchange.reply is None else contents.put_body(db, key, exchange.reply).stored,
+            filing.stored(request),
+            None if sent is None else filing.stored(sent),
+            reply,
         ),
     )
-    return delta
 
 
-def _put_sent(db: apsw.Connection, key: int, exchange: Exchange, request: contents.Body) -> contents.Body | None:
+def _note_sent(filing: Filing, exchange: Exchange, request: Body) -> Body | None:
     if exchange.sent is None:
         return None
     known = None if exchange.parts is None else exchange.parts.sent
-    return contents.put_body(
-        db, key, exchange.sent, base=request.fields, fields=known, parts=exchange.sent_parts if known is None else None
+    return filing.body(
+        exchange.sent, base=request.fields, fields=known, parts=exchange.sent_parts if known is None else None
     )
 
 
@@ -395,31 +417,39 @@ def is_of(parts: Parts | None, call: Call) -> bool:
     return parts is not None and parts.messages is call.messages and bool(call.messages)
 
 
-def _holds(db: apsw.Connection, key: int, n: int, delta: Delta, length: int) -> bool:
-    """Tell whether a delta's holder is stored, ended, and long enough."""
-    ended = "SELECT n_prompt, coalesce(n_sampled, 0) FROM call WHERE rollout = ? AND n = ? AND status <> 'running'"
-    row = query.first(db, ended, (key, delta.holder))
-    if row is None or row[0] is None or delta.holder == n:
+def _held(db: apsw.Connection, key: int, n: int) -> int | None:
+    """Return the length of an ended call's prompt and sampled ids, None where it isn't stored."""
+    ended = "SELECT n_prompt + coalesce(n_sampled, 0) FROM call WHERE rollout = ? AND n = ? AND status <> 'running'"
+    row = query.first(db, ended, (key, n))
+    return None if row is None else row[0]
+
+
+def _holds(delta: Delta, call: Call, held: int | None) -> bool:
+    """Tell whether a delta's holder, `held` ids long, is stored, ended, and long enough."""
+    if held is None or delta.holder == call.n or call.prompt_ids is None:
         return False
-    return bool(0 <= delta.shared <= min(length, row[0] + row[1]))
+    return 0 <= delta.shared <= min(len(call.prompt_ids), held)
 
 
-def _canonical_chain(
-    db: apsw.Connection, key: int, call: Call, passed: Iterable[contents.Body | None], canonical: Canonical
-) -> tuple[int | None, int | None]:
-    """Return the call's columns `chain` and `messages`: where its canonical messages are read from.
+def _said(
+    filing: Filing, call: Call, exchange: Exchange, request: Body, sent: Body | None, canonical: Canonical
+) -> Chain | bytes | None:
+    """Return where the call's canonical messages are read from: a chain, the digest of a content, or nowhere.
 
     The chain is that of the `messages` in one of the bodies that passed, where their canonical form is what the call
     says: the request's, or, of a translated one, what the engine got. Messages of neither are stored in canonical form.
     """
+    if is_of(exchange.parts, call):
+        return request.chains["messages"]
+    if sent is not None and is_of(exchange.sent_parts, call) and "messages" in sent.chains:
+        return sent.chains["messages"]
     if not call.messages:
-        return None, None
-    for body in passed:
+        return None
+    for body in (request, sent):
         chain = None if body is None else body.chains.get("messages")
         if chain is not None and canonical.says(chain.names, chain.elements, call.messages):
-            return chain.last, None
-    return None, contents.put(db, key, rows.dump_messages(call.messages))
+            return chain
+    return filing.content(rows.dump_messages(call.messages))
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+_json = json.JSONEncoder(separators=(",", ":")).encode

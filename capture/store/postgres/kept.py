@@ -18,7 +18,6 @@ with sort "value" (the value itself), "content" or "chain" (null for []).
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -26,7 +25,7 @@ import msgspec
 
 from capture.store import bodies, contents
 from capture.store.base import Parts
-from capture.store.contents import PACK_LEVEL, PACK_SIZE, digest
+from capture.store.contents import digest
 
 _encode = msgspec.json.Encoder().encode
 _decode_stored = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -121,7 +120,7 @@ class Kept:
         parts: list[bytes] = []
         for key, value in fields.items():
             sort, kept = "value", value
-            if key == "messages" and known is not None:
+            if known is not None and key == known.key:
                 chains[key] = self.put_chain(rollout, known.elements, names=known.names)
                 sort, kept = "chain", _name(chains[key].last)
             elif key in bodies.LISTS and (elements := bodies.elements(value)) is not None:
@@ -133,13 +132,7 @@ class Kept:
         return bodies.array(parts)
 
 
-def pack(data: bytes) -> tuple[str | None, bytes]:
-    """Return content as it is stored: how it is packed, and its bytes."""
-    if len(data) >= PACK_SIZE and len(small := zlib.compress(data, PACK_LEVEL)) < len(data) * 0.9:
-        return "zlib", small
-    return None, data
-
-
+pack = contents.pack
 unpack = contents.unpack
 
 

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 import numpy as np
 
+from capture.store import migrations, query
 from capture.store.base import Delta, Entry, Exchange, Record, Registration
 from capture.store.sqlite import SqliteStore
 from graph.messages import from_chat
@@ -89,3 +91,20 @@ def parsed(body: bytes) -> object:
         return json.loads(body, object_pairs_hook=tuple, parse_int=str, parse_float=str)
     except ValueError:
         return body
+
+
+def in_memory() -> apsw.Connection:
+    """A store's tables, with the rollouts 1 and 2."""
+    db = apsw.Connection(":memory:")
+    migrations.climb(db)
+    for key in (1, 2):
+        db.execute(
+            "INSERT INTO rollout (key, id, version, created, state, secret, tools_secret, record, registration)"
+            " VALUES (?1, ?1, 0, ?1, 'open', ?1, ?1, '{}', '{}')",
+            (key,),
+        )
+    return db
+
+
+def count(db: apsw.Connection, table: str) -> int:
+    return int(query.value(db, f"SELECT count(*) FROM {table}"))

@@ -8,6 +8,7 @@ import pytest
 
 from capture.errors import StoreError
 from capture.store import check as checked
+from capture.store import contents
 from capture.store.base import FORMAT_VERSION, Delta, Spool
 from capture.store.check import check
 from capture.store.faults import FAULTS, WASTE
@@ -24,7 +25,7 @@ async def filled(path: Path) -> None:
     await store.open()
     await store.add([entry("a", group="g", labels={"split": "train"}), entry("b")])
     for name in "ab":
-        first, second = request("hi", tools=TOOLS), request("hi", "hello " * 60, "more", tools=TOOLS)
+        first, second = request("hi", tools=TOOLS), request("hi", "hello " * 200, "more", tools=TOOLS)
         one = ended(
             call(0, first), first, id="x", prompt_ids=ids(1, 2, 3), sampled_ids=ids(4, 5), logprobs=logprobs(-1, -2),
             sent=first[:-1] + b', "logprobs": true}', reply=b'{"choices": []}', top_logprobs=b"[" + b" " * 300 + b"]",
@@ -163,7 +164,7 @@ async def test_each_damage_is_named_with_what_it_hit(path, name):
 
 
 async def test_damaged_bytes_are_named_and_so_is_each_call_that_needs_them(path):
-    packed = "SELECT content FROM chain JOIN content ON content.key = chain.content WHERE packed = 'zlib'"
+    packed = "SELECT content FROM chain JOIN content ON content.key = chain.content WHERE packed = 'zstd'"
     damage(path, f"UPDATE content SET data = x'00' WHERE key IN ({packed})")
     codes = found(path)
     assert ("content_damaged", None, None) in codes
@@ -242,3 +243,35 @@ def test_every_code_is_explained():
     source = Path(checked.__file__).read_text()
     assert all(f'code="{code}"' in source for code in FAULTS)
     assert json.dumps(FAULTS)
+
+
+@pytest.fixture
+async def long(tmp_path):
+    """A store with one call, whose messages came all at once."""
+    store = open_at(tmp_path / "t.db")
+    await store.open()
+    await store.add([entry("r")])
+    body = request(*[f"message {n}" for n in range(100)])
+    await store.finish("r", [ended(call(0, body), body)])
+    await store.close()
+    return tmp_path / "t.db"
+
+
+async def test_a_store_of_messages_that_are_packed_together_is_sound(long):
+    report = check(long)
+    assert (report.faults, report.contents) == ((), 1)
+
+
+@pytest.mark.parametrize("data", ["x'00'", "(SELECT data FROM content WHERE packed = 'zstd')"])
+async def test_a_list_of_messages_that_is_damaged_is_named_and_the_call_that_needs_it(long, data):
+    noise = contents.compressed(b'{"no": "list"}')
+    damage(long, f"INSERT INTO content (digest, packed, data) VALUES (x'00', 'zstd', x'{noise.hex()}')")
+    damage(long, f"UPDATE content SET data = {data} WHERE packed = 'list'")
+    codes = set(found(long)) - {("content_unused", None, None)}
+    assert codes == {("content_damaged", None, None), ("exchange_lost", "r", 0), ("call_damaged", "r", 0)}
+
+
+async def test_a_list_of_other_messages_is_not_what_its_digest_says(long):
+    other = contents.compressed(b'[{"role":"user","content":"other"}]')
+    damage(long, f"UPDATE content SET data = x'{other.hex()}'")
+    assert found(long) == [("content_damaged", None, None)]

@@ -12,8 +12,7 @@ from capture.errors import ClientError
 from capture.store import reads, rows
 from capture.store.base import Delta, Query, Store
 from capture.store.canonical import Canonical
-from tests.capture.store.samples import call, ended, entry, ids, listed, request
-from tests.capture.store.test_contents import opened
+from tests.capture.store.samples import call, ended, entry, ids, in_memory, listed, request
 
 BODY = request("hello")
 
@@ -150,7 +149,7 @@ def forests(draw):
 @given(forests())
 def test_prompts_are_put_together_whatever_hangs_on_what(forest):
     stored, after, limit = forest
-    db = opened()
+    db = in_memory()
     for n, prompt, sampled, delta in stored:
         tail = np.array(prompt[delta.shared if delta else 0 :], np.int32)
         db.execute(
@@ -180,7 +179,7 @@ def blob(tokens: list[int]) -> bytes:
 
 def broken_prompt(*changes: str) -> tuple[list[Any], tuple[int, ...]]:
     """Three calls that hang on one another, after something happened to the file."""
-    db = opened()
+    db = in_memory()
     stored = [(0, None, None, [1, 2], [3]), (1, 0, 3, [4], [5]), (2, 1, 5, [6], [])]
     whole = {0: [1, 2], 1: [1, 2, 3, 4], 2: [1, 2, 3, 4, 5, 6]}
     for n, holder, shared, tail, sampled in stored:

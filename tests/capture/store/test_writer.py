@@ -12,6 +12,7 @@ import pytest
 from capture.errors import ClientError, StoreError
 from capture.store import writer as writer_module
 from capture.store.writer import MAX_OWED, Work, Writer
+from capture.tasks import spawn
 
 
 def opener(path: Path) -> Callable[[], apsw.Connection]:
@@ -363,3 +364,72 @@ async def test_starts_are_committed_at_the_stop(tmp_path):
     other.close()
     with pytest.raises(StoreError):
         one.defer_start(lambda: insert(2))
+
+
+class Clock:
+    """In place of `time`: each look at it is so many seconds after the one before."""
+
+    def __init__(self, step: float) -> None:
+        self.step = step
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+async def ended(writer: Writer, *, rounds: int) -> int:
+    """End a call in each of so many rounds of the loop; return the groups that they were."""
+    before = writer.groups
+    async with asyncio.TaskGroup() as group:
+        for n in range(rounds):
+            group.create_task(writer.run(insert(n), ends=True))
+            await asyncio.sleep(0)
+    assert await values(writer) == list(range(rounds))
+    return writer.groups - before - 1
+
+
+async def test_ends_of_calls_gather_while_the_loop_has_other_things_to_do(writer, monkeypatch):
+    monkeypatch.setattr(writer_module, "time", Clock(writer_module.GATHER_S / 10))
+    assert await ended(writer, rounds=9) == 1
+
+
+async def test_ends_of_calls_gather_no_longer_than_their_time(writer, monkeypatch):
+    monkeypatch.setattr(writer_module, "time", clock := Clock(writer_module.GATHER_S / 4))
+    future = spawn(writer.run(insert(1), ends=True), name="end")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (writer._deferred, clock.now) == ([], clock.step * 5)
+    await future
+
+
+async def test_an_end_is_handed_over_at_once_by_a_loop_with_nothing_else_to_do(writer, monkeypatch):
+    monkeypatch.setattr(writer_module, "time", clock := Clock(writer_module.IDLE_S / 2))
+    future = spawn(writer.run(insert(1), ends=True), name="end")
+    await asyncio.sleep(0)
+    assert len(writer._deferred) == 1
+    await asyncio.sleep(0)
+    assert (writer._deferred, clock.now) == ([], clock.step * 2)
+    await future
+
+
+async def test_an_end_goes_before_all_that_is_handed_over_later(writer, monkeypatch):
+    monkeypatch.setattr(writer_module, "time", Clock(writer_module.GATHER_S / 10))
+    future = spawn(writer.run(insert(1), ends=True), name="end")
+    await asyncio.sleep(0)
+    writer.submit(insert(2))
+    assert await values(writer) == [1, 2]
+    await future
+
+
+async def test_ends_that_gather_are_committed_at_the_stop(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer_module, "time", Clock(writer_module.GATHER_S / 10))
+    one = Writer(opener(tmp_path / "t.db"), where="t")
+    await one.start()
+    future = spawn(one.run(insert(1), ends=True), name="end")
+    await asyncio.sleep(0)
+    await one.stop()
+    await future
+    other = apsw.Connection(str(tmp_path / "t.db"))
+    assert other.execute("SELECT v FROM t").fetchall() == [(1,)]
+    other.close()
