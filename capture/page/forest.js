@@ -84,7 +84,7 @@ export class Forest {
       const focused = element.contains(document.activeElement);
       fill(element, this.#cells(call, conversation, conversations, kept, began));
       element.classList.toggle("discarded", call.discarded);
-      this.rows.set(call.n, { key, element, call, words: wordsOf(call, conversation, conversations, kept) });
+      this.rows.set(call.n, { key, element, call, words: () => wordsOf(call, conversation, conversations, kept) });
       elements.push(element);
       if (focused) element.querySelector("a").focus({ preventScroll: true });
     }
@@ -150,7 +150,7 @@ export class Forest {
     this.selected = n;
     const row = this.rows.get(n);
     row?.element.setAttribute("aria-current", "true");
-    if (row) fill(this.detail, row.words);
+    if (row) fill(this.detail, row.words());
   }
 
   #clicked(event) {

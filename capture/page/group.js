@@ -148,7 +148,7 @@ function glanceTable(rows, chosen, pick) {
       MEASURES.map(({ name }) => h("th.group-measure", { scope: "col" }, name)), h("th", { scope: "col" }, "Worst"))),
     h("tbody", rows.map((row) => h("tr",
       h("td.group-pick", h("input", { type: "checkbox", "data-key": `pick ${row.id}`, checked: chosen.has(row.id), "aria-label": `Pick ${row.id}`, onchange: () => pick(row.id) })),
-      h("th.group-name", { scope: "row" }, h("a", { href: to("rollouts", row.id), "data-key": row.id }, row.id)),
+      h("th.group-name", { scope: "row" }, h("a", { href: to("rollouts", row.id), "data-key": row.id, title: row.task ? `${row.id}: ${row.task}` : row.id }, row.id)),
       h("td", row.health?.running ? h("span.running", h("span.dot", { "aria-hidden": "true" }), plural(row.health.running, "call"), h("span.unseen", " running")) : stateWords(row)),
       MEASURES.map((measure, at) => measureCell(measure, row, scales[at])),
       h("td", worst(row))))));

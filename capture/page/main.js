@@ -38,6 +38,7 @@ function say(text) {
 
 function title(text, ...trail) {
   document.title = text ? `${text} – Treering` : "Treering";
+  crumbs.title = trail.map(([name]) => name).join(" › ");
   fill(crumbs, trail.map(([name, where]) => (where ? h("a", { href: where }, name) : h("span", { "aria-current": "page" }, name))));
 }
 

@@ -51,6 +51,34 @@ async def test_no_text_is_cut_without_a_way_to_read_it(browser, town):
             assert await sight.tab.evaluate(CUT) == [], place
 
 
+async def test_nor_are_long_names(browser, tmp_path):
+    async with house("scripted", tmp_path) as home, looking(browser, home) as sight:
+        made = [
+            await home.rollout(
+                id=f"{'a-long-name-' * 15}{n}", group="a-long-group-" * 12, labels={"a-long-label": "a-long-value-" * 12},
+                task={"text": "A long task. " * 40}, limits={"max_total_tokens": 10**9, "deadline_s": 86_400},
+            )
+            for n in range(2)
+        ]  # fmt: skip
+        for rollout in made:
+            async with home.chat(rollout) as answer:
+                await answer.read()
+            await home.idle(rollout)
+            await home.control("POST", f"/rollouts/{rollout['id']}/close", json={"reward": 1.0})
+        one, other = (rollout["id"] for rollout in made)
+        await sight.enter()
+        for place in (
+            "/", f"/?q={'x' * 200}", f"/?group={'a-long-group-' * 12}&finding=drift", f"/rollouts/{one}",
+            f"/rollouts/{one}/calls/0", f"/rollouts/{one}/tokens/0", f"/groups/{'a-long-group-' * 12}",
+            f"/compare/{one}/{other}",
+        ):  # fmt: skip
+            await sight.go(place)
+            await sight.idle()
+            await sight.unfold()
+            assert await sight.tab.evaluate(CUT) == [], place
+            assert await sight.tab.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), place
+
+
 async def test_no_mark_of_code_is_left_in_a_sentence(browser, town):
     async with looking(browser, town) as sight:
         await sight.enter()
