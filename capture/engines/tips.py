@@ -24,7 +24,7 @@ import numpy as np
 
 from capture import rawjson
 from capture.beginnings import Beginning, beginning
-from capture.engines.id_text import maybe_parse
+from capture.engines.id_text import is_list, maybe_parse
 from capture.engines.sampled import NULL
 from graph.records import IntArray
 
@@ -68,7 +68,7 @@ class Known:
         """Return the ids of a list's text, and keep it; None where that is for the ordinary reader."""
         if not (text.startswith(b"[") and text.endswith(b"]")):
             return None
-        before = next((tip for tip in self.tips if tip.text.begins(text)), None)
+        before = self._before(text)
         if before is not None:
             rest = text[before.text.length : -1]
             if not rest:
@@ -87,6 +87,13 @@ class Known:
         self.tips.insert(0, Tip(known, ids))
         del self.tips[TIPS:]
         return ids
+
+    def is_new(self, text: bytes) -> bool:
+        """Say whether a list's text begins with no text that is known: it takes long to read."""
+        return self._before(text) is None
+
+    def _before(self, text: bytes) -> Tip | None:
+        return next((tip for tip in self.tips if tip.text.begins(text)), None)
 
 
 class Tips:
@@ -129,10 +136,17 @@ class Tips:
                 self._room += self._known.pop(rollout).counted
 
 
-def split(data: bytes, known: Known | None) -> tuple[dict[str, bytes], IntArray | None]:
+class Later(NamedTuple):
+    """The text of a list of ids that is to be read when there is time."""
+
+    text: bytes
+
+
+def split(data: bytes, known: Known | None) -> tuple[dict[str, bytes], IntArray | Later | None]:
     """Return the fields of a reply or of an event, as `rawjson.split` does, and its prompt's ids where they are known.
 
-    Raises ValueError as `rawjson.split` does.
+    Where the prompt is a new one, that is their text: it is a list, though an id may be out of range. Raises ValueError
+    as `rawjson.split` does.
     """
     at = data.find(_LIST) if known is not None and len(data) > LONG else -1
     if at >= 0 and known is not None:
@@ -144,9 +158,13 @@ def split(data: bytes, known: Known | None) -> tuple[dict[str, bytes], IntArray 
             except ValueError:
                 top = {}
             text = data[start:end]
-            if top.get("prompt_token_ids") == NULL and (ids := known.maybe_ids(text)) is not None:
+            if top.get("prompt_token_ids") == NULL:
                 top["prompt_token_ids"] = text
-                return top, ids
+                if known.is_new(text):
+                    if is_list(text[1:-1]):
+                        return top, Later(text)
+                elif (ids := known.maybe_ids(text)) is not None:
+                    return top, ids
     return rawjson.split(data), None
 
 

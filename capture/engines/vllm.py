@@ -25,7 +25,7 @@ from capture.engines.id_text import maybe_parse
 from capture.engines.lift import Lifted, maybe_lift
 from capture.engines.sampled import NULL
 from capture.engines.stamp import Lane, Piece, Stamp, Token, begin_of, maybe_begin
-from capture.engines.tips import Known
+from capture.engines.tips import Known, Later
 from capture.engines.wire import ON_THE_FINISH, with_usage
 from capture.errors import EngineError
 from capture.sse import is_plain
@@ -102,13 +102,15 @@ class VllmReader(ChatReader):
 
     _beside_finish: ClassVar[dict[str, bytes]] = {"stop_reason": NULL}
     _on_the_last = ON_THE_FINISH
+    # The ids, or the text of them.
+    _prompt: IntArray | Later | None
 
     def __init__(self, request: Request, *, model: str | None = None) -> None:
         super().__init__(request, model=model)
         # What is known of the prompts before this one; `calls` says.
         self.known: Known | None = None
         # The ids that `_split` found, until they are read.
-        self._found: IntArray | None = None
+        self._found: IntArray | Later | None = None
         # What was lifted out of a whole reply: it is null there, as if it had been cut.
         self._lifted: Lifted | None = None
         # Made of the last event that was read in full, so it says of the head what that said; and that event's choice.
@@ -131,14 +133,27 @@ class VllmReader(ChatReader):
             self._stamp = None
         return super().event(data)
 
+    @property
+    def prompt_ids(self) -> IntArray | None:
+        """The prompt's ids, int32. Those of a stream are read when they are first asked for, and not before a token."""
+        if isinstance(self._prompt, Later):
+            text = self._prompt.text
+            ids = None if self.known is None else self.known.maybe_ids(text)
+            self._prompt = self._doubts.id_array(text, "prompt_token_ids") if ids is None else ids
+        return self._prompt
+
+    @prompt_ids.setter
+    def prompt_ids(self, ids: IntArray | None) -> None:
+        self._prompt = ids
+
     def _split(self, data: bytes) -> dict[str, bytes]:
-        top, self._found = tips.split(data, self.known if self.prompt_ids is None else None)
+        top, self._found = tips.split(data, self.known if self._prompt is None else None)
         return top
 
     def _split_whole(self, body: bytes) -> tuple[dict[str, bytes], list[dict[str, bytes]]]:
         self._lifted = None
         shows = self._asked.token_ids or self._asked.logprobs
-        lifted = maybe_lift(body) if not shows and self.prompt_ids is None else None
+        lifted = maybe_lift(body) if not shows and self._prompt is None else None
         if lifted is None or (ids := self._maybe_prompt(lifted.prompt)) is None:
             return super()._split_whole(body)
         self._lifted, self.prompt_ids = lifted, ids
@@ -254,10 +269,10 @@ class VllmReader(ChatReader):
         raw = top.get("prompt_token_ids", NULL)
         if raw == NULL:
             return False
-        if self.prompt_ids is None:
+        if self._prompt is None:
             ids = self._doubts.id_array(raw, "prompt_token_ids") if self._found is None else self._found
             # No prompt is empty, so an empty list says that it is not known.
-            self.prompt_ids = ids if ids is not None and ids.size else None
+            self._prompt = ids if isinstance(ids, Later) or (ids is not None and ids.size) else None
         if self._asked.token_ids:
             return False
         top["prompt_token_ids"] = NULL

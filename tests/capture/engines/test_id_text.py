@@ -1,6 +1,7 @@
 """Ids read from a list's text: what JSON says, by either way, or nothing."""
 
 import json
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capture.engines import id_text
-from capture.engines.id_text import MANY, maybe_parse
+from capture.engines.id_text import MANY, is_list, maybe_parse
 from graph.records import IntArray
 
 Way = Callable[[bytes], IntArray | None]
@@ -80,6 +81,22 @@ def test_both_ways_say_the_same_and_what_they_read_is_what_json_says(written: st
 def test_every_list_of_ids_is_read_by_both_ways(ids: list[int]) -> None:
     written = json.dumps(ids, separators=(",", ":"))[1:-1].encode()
     assert [said(way(written)) for way in WAYS] == [ids, ids]
+
+
+LIST = re.compile("(0|[1-9][0-9]*)(,(0|[1-9][0-9]*))*")
+
+
+@given(st.text("0012,,,x -", max_size=12))
+def test_a_list_is_told_without_reading_it(written: str) -> None:
+    assert is_list(written.encode()) == (LIST.fullmatch(written) is not None)
+
+
+@given(st.text("0123456789,", max_size=20))
+def test_what_is_no_list_is_not_read_and_what_is_is_json(written: str) -> None:
+    found = is_list(written.encode())
+    assert found or maybe_parse(written.encode()) is None
+    if found:
+        json.loads(f"[{written}]")
 
 
 @pytest.mark.parametrize("digits", range(1, 9))

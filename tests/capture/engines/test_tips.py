@@ -174,6 +174,44 @@ def test_known_prompts_change_nothing(
         assert (quick.undecoded, quick.reply_id, quick.reply()) == (full.undecoded, full.reply_id, full.reply())
 
 
+def test_a_streams_new_prompt_is_read_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tips, "LONG", 0)
+    parsed: list[bytes] = []
+
+    def noted(written: bytes) -> Any:
+        parsed.append(written)
+        return maybe_parse(written)
+
+    monkeypatch.setattr(tips, "maybe_parse", noted)
+    known = Known()
+    reader = VllmReader(Chat().read(body(stream=True)))
+    reader.known = known
+    seen = reader.event(compact(chunk(role=True, prompt=[1, 2, 3])))
+    assert json.loads(seen.data or b"")["prompt_token_ids"] is None
+    assert parsed == []
+    for _ in range(2):
+        assert reader.prompt_ids is not None
+        assert reader.prompt_ids.tolist() == [1, 2, 3]
+    assert parsed == [b"1,2,3"]
+    # One that goes on from it is read at once: there is little to read.
+    after = VllmReader(Chat().read(body(stream=True)))
+    after.known = known
+    after.event(compact(chunk(role=True, prompt=[1, 2, 3, 4])))
+    assert parsed == [b"1,2,3", b"4"]
+
+
+def test_an_id_out_of_range_is_noted_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tips, "LONG", 0)
+    reader = VllmReader(Chat().read(body(stream=True)))
+    reader.known = Known()
+    reader.event(compact(chunk(role=True, prompt=[1, 2**31])))
+    assert reader.undecoded == []
+    assert reader.prompt_ids is None
+    assert len(reader.undecoded) == 1
+    assert reader.prompt_ids is None
+    assert len(reader.undecoded) == 1
+
+
 def test_the_ordinary_reader_is_not_asked_for_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lest the equality above be that of the ordinary reader with itself."""
     monkeypatch.setattr(tips, "LONG", 0)
