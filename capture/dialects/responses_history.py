@@ -22,7 +22,8 @@ def refers_to(body: bytes) -> str | None:
 
     That is its `previous_response_id`, else the reply of the last item that it refers to.
     """
-    if b"previous_response_id" not in body and b"item_reference" not in body:
+    # With its quotes, for a longer word is found faster.
+    if b'"previous_response_id"' not in body and b'"item_reference"' not in body:
         return None
     try:
         fields = rawjson.split(body)

@@ -8,7 +8,7 @@ run has named (rules 1 and 2 of `responses_items`). Where it isn't certain a run
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -40,6 +40,8 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     reply: str | None = None
     # It means the same whatever the tools are.
     is_free: bool = True
+    # What it means, of one that no reply said.
+    unit: Unit | None = None
 
 
 class Apart(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,30 +113,35 @@ def runs(items: Sequence[Item]) -> list[int]:
 def _units_of(items: Sequence[Piece[Item]], tools: Tools, known_by: bytes) -> list[Unit]:
     """Return what items mean; `known_by` are the tools as they came."""
     starts = runs([piece.meaning for piece in items])
+    units: list[Unit | None] = []
     keys: list[tuple[bytes, ...]] = []
     for start, end in pairwise((*starts, len(items))):
-        if end == start + 1 and items[start].meaning.is_free:
-            keys.append((items[start].raw,))
-            continue
-        run = items[start:end]
-        raws = [piece.raw for piece in run]
-        # No item is empty, so that a run can't be taken for one with tools.
-        keys.append(tuple(raws) if all(piece.meaning.is_free for piece in run) else (b"", known_by, *raws))
-    found = _units.find(keys)
-    if None not in found:
-        return found  # type: ignore[return-value]  # as the line above says
-    return [known or _unit(key, tools) for known, key in zip(found, keys, strict=True)]
+        unit = items[start].meaning.unit
+        units.append(unit)
+        if unit is None:
+            run = items[start:end]
+            raws = [piece.raw for piece in run]
+            # No item is empty, so that a run can't be taken for one with tools.
+            keys.append(tuple(raws) if all(piece.meaning.is_free for piece in run) else (b"", known_by, *raws))
+    if not keys:
+        return [unit for unit in units if unit is not None]
+    found = iter([known or _unit(key, tools) for known, key in zip(_units.find(keys), keys, strict=True)])
+    return [next(found) if unit is None else unit for unit in units]
 
 
 def _unit(key: tuple[bytes, ...], tools: Tools) -> Unit:
     """Translate a run, and keep it."""
     raws = key if key[0] else key[2:]
-    messages = ChatMessages(tools)
-    for raw in raws:
-        messages.add(msgspec.json.decode(raw), "input")
-    unit = unit_of(messages.chat, messages.repairs)
+    unit = _translated([msgspec.json.decode(raw) for raw in raws], tools)
     _units.keep(key, unit, 3 * sum(map(len, raws)) + EACH_BYTES)
     return unit
+
+
+def _translated(items: Iterable[Any], tools: Tools) -> Unit:
+    messages = ChatMessages(tools)
+    for item in items:
+        messages.add(item, "input")
+    return unit_of(messages.chat, messages.repairs)
 
 
 def _item(value: Any) -> Item:
@@ -145,7 +152,7 @@ def _item(value: Any) -> Item:
         raise ValueError("an item that names another")
     if kind == "message" or (kind is None and "role" in value):
         if value.get("role") != "assistant":
-            return Item(kind="said")
+            return Item(kind="said", unit=_translated([value], Tools()))
     elif kind in OUTPUTS:
         return Item(kind="result")
     elif kind in LEFT_OUT_ITEMS or (kind == "reasoning" and says_nothing(value)):
@@ -167,8 +174,8 @@ def _tools(value: Any) -> tuple[Tools, bytes | None]:
     return tools, msgspec.json.encode(tools.chat) if tools.chat else None
 
 
-_items = Repeats(_item, room=KEPT_BYTES // 2)
-_units: Kept[tuple[bytes, ...], Unit] = Kept(room=KEPT_BYTES)
+_items = Repeats(_item)
+_units: Kept[tuple[bytes, ...], Unit] = Kept(room=KEPT_BYTES // 2)
 _APART: dict[str, Repeats[Any]] = {
     "instructions": Repeats(_instructions, room=FEW_BYTES),
     "tools": Repeats(_tools, room=FEW_BYTES),
