@@ -9,7 +9,6 @@ run has named (rules 1 and 2 of `responses_items`). Where it isn't certain a run
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
@@ -112,21 +111,24 @@ def runs(items: Sequence[Item]) -> list[int]:
 
 def _units_of(items: Sequence[Piece[Item]], tools: Tools, known_by: bytes) -> list[Unit]:
     """Return what items mean; `known_by` are the tools as they came."""
-    starts = runs([piece.meaning for piece in items])
-    units: list[Unit | None] = []
+    meanings = [piece.meaning for piece in items]
+    starts = runs(meanings)
+    units = [meanings[start].unit for start in starts]
+    # Those that aren't known by their first item alone: place among the units, and key.
     keys: list[tuple[bytes, ...]] = []
-    for start, end in pairwise((*starts, len(items))):
-        unit = items[start].meaning.unit
-        units.append(unit)
-        if unit is None:
-            run = items[start:end]
-            raws = [piece.raw for piece in run]
-            # No item is empty, so that a run can't be taken for one with tools.
-            keys.append(tuple(raws) if all(piece.meaning.is_free for piece in run) else (b"", known_by, *raws))
-    if not keys:
-        return [unit for unit in units if unit is not None]
-    found = iter([known or _unit(key, tools) for known, key in zip(_units.find(keys), keys, strict=True)])
-    return [next(found) if unit is None else unit for unit in units]
+    places = [at for at, unit in enumerate(units) if unit is None]
+    for at in places:
+        start, end = starts[at], starts[at + 1] if at + 1 < len(starts) else len(items)
+        if end == start + 1 and meanings[start].is_free:
+            keys.append((items[start].raw,))
+            continue
+        raws = [piece.raw for piece in items[start:end]]
+        # No item is empty, so that a run can't be taken for one with tools.
+        is_free = all(item.is_free for item in meanings[start:end])
+        keys.append(tuple(raws) if is_free else (b"", known_by, *raws))
+    for at, key, known in zip(places, keys, _units.find(keys), strict=True):
+        units[at] = known or _unit(key, tools)
+    return [unit for unit in units if unit is not None]
 
 
 def _unit(key: tuple[bytes, ...], tools: Tools) -> Unit:
