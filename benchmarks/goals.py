@@ -3,20 +3,23 @@
 A ratio is judged by requests per second, since that is what the goal says. Where the pairs of a run differ too much
 among themselves for that, or there is but one, or the machine had other work to do (load, proxy and upstream keep two
 cores busy at the most), no verdict is drawn; the ratio by CPU time, which other work disturbs less, is told beside it.
+
+A goal that the least recorder misses in the same run (`least.py`: the bare pass-through with what a record can't do
+without, and nothing else) is out of reach for any recording proxy in this interpreter, and is called that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from benchmarks import flat
 from benchmarks.memory import GOALS_MIB
-from benchmarks.report import BUSY, NOISY_SPREAD, Row, line, rule, shown
+from benchmarks.report import BUSY, NOISY_SPREAD, Row, describe, line, rule, shown
 
-Verdict = Literal["holds", "does not hold", "too noisy", "not measured"]
+Verdict = Literal["holds", "does not hold", "out of reach", "too noisy", "not measured"]
 
 STREAMED = 0.8
 """Of the bare pass-through's requests, an event a write, at 2,000 and 16,000 tokens."""
@@ -44,6 +47,9 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     measured: str
     # The same by CPU time, where the goal is a ratio.
     by_cpu: str
+    # What the least recorder reaches, and that by CPU time.
+    least: str = ""
+    least_by_cpu: str = ""
     verdict: Verdict
 
 
@@ -68,21 +74,41 @@ def _busy(told: Mapping[str, Any]) -> set[str]:
 def _ratios(rows: Sequence[Row]) -> Iterator[Goal]:
     own = [row for row in rows if row.system == "treering" and row.upstream == "engine"]
     for row in own:
-        if row.streamed:
-            wanted = STREAMED if row.prompt_tokens <= 16_000 else None
-        else:
-            wanted = (GROWING if row.case == "growing" else UNRELATED).get(row.prompt_tokens)
+        wanted = _of_bare(row)
         if wanted is not None and row.ratio_to_bare is not None:
+            least = _beside(rows, row, "least")
             yield Goal(
                 what="streamed, an event a write" if row.streamed else "not streamed",
                 case=f"{row.prompt_tokens:,} tokens, {row.case}, {row.connections} at a time",
                 wanted=f"≥ {wanted} of bare",
                 measured=shown(row.ratio_to_bare),
                 by_cpu=shown(row.cpu_ratio_to_bare),
-                verdict=_judged(row.ratio_to_bare >= wanted, row.ratio_spread),
+                least=shown(least.ratio_to_bare) if least is not None else "",
+                least_by_cpu=shown(least.cpu_ratio_to_bare) if least is not None else "",
+                verdict=_reached(
+                    _judged(row.ratio_to_bare >= wanted, row.ratio_spread),
+                    None if least is None else _judged((least.ratio_to_bare or 0.0) >= wanted, least.ratio_spread),
+                ),
             )
     if not own:
         yield _missing("beside the bare pass-through", "`bin/bench overhead`")
+
+
+def _of_bare(row: Row) -> float | None:
+    """Return what is wanted of the bare pass-through's requests in a case; None where nothing is."""
+    if row.streamed:
+        return STREAMED if row.prompt_tokens <= 16_000 else None
+    return (GROWING if row.case == "growing" else UNRELATED).get(row.prompt_tokens)
+
+
+def _beside(rows: Sequence[Row], row: Row, system: str) -> Row | None:
+    """Return another system's row of the same case."""
+    case = row.upstream, describe(row)
+    return next((one for one in rows if one.system == system and (one.upstream, describe(one)) == case), None)
+
+
+def _reached(own: Verdict, least: Verdict | None) -> Verdict:
+    return "out of reach" if own == least == "does not hold" else own
 
 
 def _peers(rows: Sequence[Row]) -> Iterator[Goal]:
@@ -92,13 +118,20 @@ def _peers(rows: Sequence[Row]) -> Iterator[Goal]:
             if row.treering_ratio is None:
                 continue
             how = "streamed" if row.streamed else "whole"
+            least = _beside(rows, row, "least")
+            times = None if least is None else least.rps / max(row.rps, 1e-6)
             yield Goal(
                 what=f"beside {peer}",
                 case=f"{row.prompt_tokens:,} tokens, {how}, {row.connections} at a time",
                 wanted=f"≥ {wanted:g} x",
                 measured=f"{row.treering_ratio:,.1f} x",
                 by_cpu="" if row.treering_cpu_ratio is None else f"{row.treering_cpu_ratio:,.1f} x",
-                verdict=_judged(row.treering_ratio >= wanted, row.treering_spread),
+                least="" if times is None else f"{times:,.1f} x",
+                least_by_cpu="" if least is None else f"{row.cpu_ms_per_call / least.cpu_ms_per_call:,.1f} x",
+                verdict=_reached(
+                    _judged(row.treering_ratio >= wanted, row.treering_spread),
+                    None if times is None or least is None else _judged(times >= wanted, least.ratio_spread),
+                ),
             )
         if not own:
             yield _missing(f"beside {peer}", "`bin/bench overhead --peers`")
@@ -185,15 +218,21 @@ def _missing(what: str, command: str) -> Goal:
     return Goal(what=what, case=command, wanted="", measured="", by_cpu="", verdict="not measured")
 
 
-_COLUMNS = ("goal", "case", "wanted", "measured", "by CPU time", "")
+_COLUMNS = ("goal", "case", "wanted", "measured", "by CPU time", "the least recorder", "by CPU time", "")
 
 
 def section(made: Sequence[Goal]) -> str:
     """Return the docs' section: how many hold, and each."""
-    counts = {each: sum(goal.verdict == each for goal in made) for each in ("holds", "does not hold", "too noisy")}
-    missing = sum(goal.verdict == "not measured" for goal in made)
+    counts = {each: sum(goal.verdict == each for goal in made) for each in get_args(Verdict)}
+    missing = counts["not measured"]
     said = f"Of {len(made)}, {counts['holds']} hold, {counts['does not hold']} do not"
+    said += f", {counts['out of reach']} are out of reach of any recorder here" if counts["out of reach"] else ""
     said += f", {counts['too noisy']} were too noisy to say" if counts["too noisy"] else ""
     said += f", {missing} were not measured" if missing else ""
-    lines = [line((goal.what, goal.case, goal.wanted, goal.measured, goal.by_cpu, goal.verdict)) for goal in made]
-    return f"{said}.\n\n{line(_COLUMNS)}{rule(_COLUMNS, words=(0, 1, 5))}{''.join(lines)}"
+    lines = "".join(
+        line(
+            (goal.what, goal.case, goal.wanted, goal.measured, goal.by_cpu, goal.least, goal.least_by_cpu, goal.verdict)
+        )
+        for goal in made
+    )
+    return f"{said}.\n\n{line(_COLUMNS)}{rule(_COLUMNS, words=(0, 1, 7))}{lines}"

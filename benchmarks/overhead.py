@@ -201,6 +201,9 @@ def _start(part: str, upstream: str, folder: Path, stack: ExitStack, *, quick: b
         found.append(keep(nginx.start_proxy(upstream, folder)))
     else:
         sys.stderr.write(f"{missing}\n")
+    if part != "static":
+        # It knows the engine's way of writing, and nginx sends as much at once as it likes.
+        found.append(keep(systems.start_least(upstream, folder)))
     if part != "engine":
         found.append(treering.unrecorded())
     if part == "open":

@@ -75,9 +75,9 @@ def _cases(made: Sequence[Row]) -> dict[str, dict[str, Row]]:
 
 
 _BRIEF = (
-    "prompt", "reply", "case", "conns", "direct", "nginx", "bare", "bare, no ids", "treering", "of bare", "by CPU",
-    "added p50", "p99", "first token: bare", "treering", "gap: bare", "treering", "CPU ms: bare", "treering",
-    "peak MiB",
+    "prompt", "reply", "case", "conns", "direct", "nginx", "bare", "bare, no ids", "least", "of bare", "by CPU",
+    "treering", "of bare", "by CPU", "added p50", "p99", "first token: bare", "treering", "gap: bare", "treering",
+    "CPU ms: bare", "least", "treering", "peak MiB",
 )  # fmt: skip
 
 
@@ -85,12 +85,15 @@ def _brief(made: Sequence[Row]) -> str:
     """Return a line for each shape: requests a second of all, and Treering beside the bare pass-through."""
     lines = [line(_BRIEF), rule(_BRIEF, words=(1, 2))]
     for systems in _cases(made).values():
-        bare, own = systems["bare"], systems["treering"]
+        bare, own, least = systems["bare"], systems["treering"], systems.get("least")
         lines.append(
             line(
                 (
                     *_case(own),
-                    *(_rps(systems.get(name)) for name in ("direct", "nginx", "bare", "bare, no ids", "treering")),
+                    *(_rps(systems.get(name)) for name in ("direct", "nginx", "bare", "bare, no ids", "least")),
+                    "" if least is None else ratio_of(least),
+                    "" if least is None else shown(least.cpu_ratio_to_bare),
+                    _rps(own),
                     ratio_of(own),
                     shown(own.cpu_ratio_to_bare),
                     shown(own.added_ms_p50),
@@ -100,6 +103,7 @@ def _brief(made: Sequence[Row]) -> str:
                     shown(bare.gap_ms_p50, 3),
                     shown(own.gap_ms_p50, 3),
                     shown(bare.cpu_ms_per_call),
+                    "" if least is None else shown(least.cpu_ms_per_call),
                     shown(own.cpu_ms_per_call),
                     shown(own.peak_mib, 0),
                 )
@@ -140,7 +144,7 @@ def _wide(made: Sequence[Row]) -> str:
 def _peers(made: Sequence[Row]) -> str:
     """Return a line for each shape: requests a second, and how many times those of each peer Treering does."""
     cases = _cases(made)
-    known = ("direct", "nginx", "bare", "bare, no ids", "treering, unrecorded", "treering")
+    known = ("direct", "nginx", "bare", "bare, no ids", "least", "treering, unrecorded", "treering")
     found = list(dict.fromkeys(row.system for row in made))
     ours, peers = [name for name in known if name in found], [name for name in found if name not in known]
     columns = ("prompt", "reply", "case", "conns", *ours, *peers, *(f"treering by {name}" for name in peers))

@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -243,6 +244,35 @@ def start_bare(upstream: str, folder: Path) -> System:
     """Start the bare pass-through."""
     process = start("bare", [sys.executable, "-m", "benchmarks.bare", upstream], folder)
     return System("bare", process, addresses(process, folder / "bare.log", 1)[0])
+
+
+class Least(System):
+    """The least recorder (`least.py`), with its database in a folder of the run."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str, path: Path) -> None:
+        super().__init__("least", process, url)
+        self._path = path
+        self._opened = self._calls = 0
+
+    def open(self, conversations: int) -> list[str]:
+        """Return a key for each conversation, by which it is known again."""
+        first, self._opened = self._opened, self._opened + conversations
+        return [f"key-{n}" for n in range(first, self._opened)]
+
+    def close_round(self, calls: dict[int, int]) -> None:
+        """Raises RuntimeError if a call was not recorded."""
+        self._calls += sum(calls.values())
+        with contextlib.closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as db:
+            (recorded,) = db.execute("SELECT count(*) FROM calls").fetchone()
+        if recorded != self._calls:
+            raise RuntimeError(f"the least recorder has {recorded} of {self._calls} calls")
+
+
+def start_least(upstream: str, folder: Path) -> System:
+    """Start the least recorder."""
+    path = folder / "least.db"
+    process = start("least", [sys.executable, "-m", "benchmarks.least", upstream, str(path)], folder)
+    return Least(process, addresses(process, folder / "least.log", 1)[0], path)
 
 
 def start_treering(upstream: str, folder: Path, *words: str, path: str | None = None) -> Treering:

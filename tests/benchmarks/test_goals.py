@@ -110,3 +110,27 @@ def test_nothing_measured_is_said_to_be() -> None:
     made = goals({})
     assert {goal.verdict for goal in made} == {"not measured"}
     assert len(made) == 7
+
+
+def test_what_the_least_recorder_misses_too_is_out_of_reach() -> None:
+    own = row(ratio_to_bare=0.3)
+    assert [goal.verdict for goal in judged(own, row(system="least", ratio_to_bare=0.79))] == ["out of reach"]
+    assert [goal.verdict for goal in judged(own, row(system="least", ratio_to_bare=0.81))] == ["does not hold"]
+    # Of the same case alone, and not where it is noise.
+    assert [goal.verdict for goal in judged(own, row(system="least", ratio_to_bare=0.1, connections=1))] == [
+        "does not hold"
+    ]
+    noise = row(system="least", ratio_to_bare=0.1, ratio_spread=0.5)
+    assert [goal.verdict for goal in judged(own, noise)] == ["does not hold"]
+    # One that holds is never called that.
+    (goal,) = judged(row(ratio_to_bare=0.9), row(system="least", ratio_to_bare=0.5))
+    assert (goal.verdict, goal.least, goal.least_by_cpu) == ("holds", "0.50", "0.85")
+
+
+def test_the_least_recorder_beside_a_peer() -> None:
+    peer = row(
+        system="openenv", upstream="open", rps=10.0, cpu_ms_per_call=4.0, treering_ratio=3.0, treering_spread=0.1
+    )
+    least = row(system="least", upstream="open", rps=80.0, cpu_ms_per_call=0.5)
+    (goal,) = judged(peer, least)
+    assert (goal.verdict, goal.least, goal.least_by_cpu) == ("out of reach", "8.0 x", "8.0 x")
