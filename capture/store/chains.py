@@ -149,7 +149,7 @@ def look(db: apsw.Connection, rollout: int, chain: Chain) -> list[bytes]:
 
 def follow(db: apsw.Connection, rollout: int, chain: Chain, keys: dict[bytes, int]) -> None:
     """Go on from what `look` found, as far as links are there, and say what is `new`; note more keys on the way."""
-    ahead = 1
+    ahead, asked = 1, len(chain.names) - chain.known < MANY
     while len(chain.names) - chain.known >= MANY:
         # Elements one by one, as long as there are such links.
         some = chain.names[chain.known : chain.known + ahead]
@@ -158,15 +158,12 @@ def follow(db: apsw.Connection, rollout: int, chain: Chain, keys: dict[bytes, in
         if not _walk(db, rollout, chain, keys, _singles(chain, len(some))):
             break
         ahead *= 4
-    if len(chain.names) - chain.known >= MANY:
-        pieces = list(_segments(chain))
+    pieces = list(_segments(chain) if len(chain.names) - chain.known >= MANY else _singles(chain, MANY))
+    if not asked:
         keys.update(contents.known(db, [piece.name for piece in pieces]))
-    else:
-        pieces = list(_singles(chain, MANY))
-        if missing := [piece.name for piece in pieces if piece.name not in keys]:
-            keys.update(contents.known(db, missing))
+    there = chain.known
     _walk(db, rollout, chain, keys, iter(pieces))
-    chain.new = [piece for piece in pieces if piece.end > chain.known]
+    chain.new = pieces if chain.known == there else [piece for piece in pieces if piece.end > chain.known]
 
 
 def _singles(chain: Chain, most: int) -> Iterator[Piece]:
@@ -200,7 +197,8 @@ def _walk(db: apsw.Connection, rollout: int, chain: Chain, keys: Mapping[bytes, 
 
 
 def _note(chain: Chain, piece: Piece, key: int) -> None:
-    chain.links.append(digest((chain.links[-1] if chain.links else b"") + piece.name))
+    links = chain.links
+    links.append(digest(links[-1] + piece.name if links else piece.name))
     chain.keys.append(key)
     chain.ends.append(piece.end)
 

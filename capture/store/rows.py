@@ -19,7 +19,7 @@ import numpy as np
 
 from capture.store.base import Entry, Registration
 from graph.messages import from_chat
-from graph.records import Call, FloatArray, IntArray, Message, Rollout
+from graph.records import Call, FloatArray, IntArray, Message, Rollout, Weights
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -37,8 +37,8 @@ _ROLLOUT_COLUMNS = frozenset({"first_call_at", "last_call_at"})
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _encode_quickly = msgspec.json.Encoder().encode
 
-# JSON has them as they are.
-_SIMPLE = frozenset({str, int, bool, type(None)})
+# In none of them is a number that JSON lacks.
+_SIMPLE = frozenset({str, int, bool, type(None), bytes, Message, Weights})
 
 _NEVER = object()
 
@@ -104,7 +104,7 @@ def slow(out: dict[str, Any]) -> str:
 def _finite(value: Any) -> bool:
     """Say if a value has, as far as it can be told, neither NaN nor an infinity in it."""
     sort = type(value)
-    if sort in _SIMPLE or sort is bytes:
+    if sort in _SIMPLE:
         return True
     if sort is float:
         return math.isfinite(value)
@@ -150,6 +150,11 @@ def _maybe_text(message: Message) -> str | None:
     return None if message.role != "user" or more else message.text
 
 
+def little(array: IntArray | None) -> IntArray | None:
+    """Return ids as they are stored, without a copy where they lie so."""
+    return None if array is None else np.ascontiguousarray(array, dtype=_INT)
+
+
 def ints(array: IntArray | None) -> bytes | None:
     """Return ids as little-endian int32; None stays None, and an empty array is empty bytes."""
     return None if array is None else np.ascontiguousarray(array, dtype=_INT).tobytes()
@@ -170,7 +175,7 @@ def read_floats(data: bytes | None) -> FloatArray | None:
     return None if data is None else np.frombuffer(data, dtype=_FLOAT).astype(np.float32, copy=False)
 
 
-def check(prompt: bytes) -> int:
+def check(prompt: bytes | memoryview) -> int:
     """Return the check sum (CRC-32) of a whole prompt's bytes, by which a prompt that is put together is verified."""
     return zlib.crc32(prompt)
 

@@ -170,13 +170,9 @@ def finish(
             if not _holds(delta, call, held[delta.holder]):
                 # A prompt whose holder never came to be is stored whole.
                 delta = None
-        _put_call(
-            db,
-            key,
-            Record(call=call, exchange=record.exchange, delta=delta),
-            canonical,
-            alone=len(records) == 1,
-        )
+        if call is not record.call or delta is not record.delta:
+            record = Record(call=call, exchange=record.exchange, delta=delta)
+        _put_call(db, key, record, canonical, alone=len(records) == 1)
         more_sampled += (call.status in ("complete", "aborted") and call.choice == 0) - before.sampled
         more_tokens += new_tokens(call, delta) - before.new_tokens
         if not fresh:
@@ -187,22 +183,22 @@ def finish(
 
 def deliver(db: apsw.Connection, rollout: str, numbers: Sequence[int], *, delivered: bool, at: str) -> None:
     """Add a delivery to calls; a call that reached its client once stays delivered."""
-    key = _key(db, rollout)
-    if key is None:
+    db.execute("UPDATE rollout SET version = version + 1 WHERE id = ?", (rollout,))
+    if not db.changes():
         return
     delivery = _json({"at": at, "complete": delivered})
     for n in numbers:
         db.execute(
             "UPDATE exchange SET deliveries = iif(deliveries = '[]', '[', substr(deliveries, 1, length(deliveries) - 1)"
-            " || ',') || ? || ']' WHERE rollout = ? AND n = ?",
-            (delivery, key, n),
+            " || ',') || ? || ']' WHERE rollout = (SELECT key FROM rollout WHERE id = ?) AND n = ?",
+            (delivery, rollout, n),
         )
         if db.changes():
             db.execute(
-                "UPDATE call SET delivered = max(coalesce(delivered, 0), ?) WHERE rollout = ? AND n = ?",
-                (int(delivered), key, n),
+                "UPDATE call SET delivered = max(coalesce(delivered, 0), ?)"
+                " WHERE rollout = (SELECT key FROM rollout WHERE id = ?) AND n = ?",
+                (int(delivered), rollout, n),
             )
-    db.execute(_BUMP, (key,))
 
 
 def notice(db: apsw.Connection, rollout: str, notice: Notice, *, once: bool = False) -> None:
@@ -337,17 +333,17 @@ def _put_call(db: apsw.Connection, key: int, record: Record, canonical: Canonica
     parts = exchange.parts
     request = filing.body(exchange.request, parts=parts)
     sent = _note_sent(filing, exchange, request)
-    top_logprobs, undecoded = (
-        None if data is None else filing.content(data) for data in (exchange.top_logprobs, exchange.undecoded)
-    )
+    top_logprobs = None if exchange.top_logprobs is None else filing.content(exchange.top_logprobs)
+    undecoded = None if exchange.undecoded is None else filing.content(exchange.undecoded)
     # Several choices repeat the reply.
     several = filing.body(exchange.reply) if exchange.reply is not None and not alone else None
     said = _said(filing, call, exchange, request, sent, canonical)
     filing.write()
     chain, messages = (said.last, None) if isinstance(said, Chain) else (None, filing.key(said))
-    prompt = rows.ints(call.prompt_ids)
     sampled = rows.ints(call.sampled_ids)
-    tail = prompt if prompt is None or delta is None else prompt[4 * delta.shared :]
+    prompt = rows.little(call.prompt_ids)
+    # A long prompt is not copied for the few ids that it adds.
+    tail = None if prompt is None else prompt[0 if delta is None else delta.shared :].tobytes()
     db.execute(
         "INSERT INTO call (rollout, n, status, delivered, arrived, ended, chain, messages, holder, shared, n_prompt,"
         " n_sampled, check_prompt, record, logprobs, sampled, tail)"
@@ -368,9 +364,9 @@ def _put_call(db: apsw.Connection, key: int, record: Record, canonical: Canonica
             messages,
             None if delta is None else delta.holder,
             None if delta is None else delta.shared,
-            None if prompt is None else len(prompt) // 4,
+            None if prompt is None else len(prompt),
             None if sampled is None else len(sampled) // 4,
-            None if prompt is None else rows.check(prompt),
+            None if prompt is None else rows.check(prompt.data),
             rows.dump_call(call),
             rows.floats(call.logprobs),
             sampled,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capture.store import exchanges
+from capture.store import contents, exchanges
 from tests.capture.store.samples import count, in_memory, parsed
 from tests.capture.store.test_bodies import OBJECTS
 
@@ -87,3 +87,13 @@ def test_a_body_without_messages_and_one_with_none(db):
     assert (empty.chains["messages"].last, empty.chains["messages"].elements) == (None, [])
     assert exchanges.get_body(db, stored) == b'{"messages":[]}'
     assert exchanges.put_body(db, 1, b"{}")[0].chains == {}
+
+
+def test_a_value_has_its_own_digest_whatever_was_digested_before(monkeypatch):
+    monkeypatch.setattr(exchanges, "MOST_RECENT", 2)
+    monkeypatch.setattr(exchanges, "MOST_KEPT", 3)
+    monkeypatch.setattr(exchanges, "_recent", {})
+    for data in (b"a", b"b", b"a", b"cc", b"ddd", b"ddd", b"eeee", b"eeee", b"a"):
+        assert exchanges._digest(data) == contents.digest(data)
+        assert len(exchanges._recent) <= 2
+        assert max(exchanges._recent) <= 3
