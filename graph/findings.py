@@ -458,7 +458,8 @@ _ROWS = (
         means="Their tokens were drawn from two versions of the policy; without spans by token nobody knows which from "
         "which, and a ratio against either is wrong for some.",
         do="Pause, update, say the version, resume (`POST /engine/pause`, `/engine/weights`, `/engine/resume`): then "
-        "no call straddles a change. Leave these calls out, or correct for the older version.",
+        "no call straddles a change. Leave these calls out, or correct for the older version: in the rows their spans "
+        "have `weights` null, unless the engine said of each token which drew it.",
         data=(("versions", "the versions, in the order of the calls"),),
     ),
     Row(
