@@ -145,7 +145,7 @@ class Elements:
             mark, *raws = map(bytes, _ARRAY.decode(fields["messages"]))
             if mark != _LEFT_OUT:
                 return None
-            elements = before.elements + self._read(raws)
+            elements = before.elements + self._read(raws)[0]
         except (KeyError, ValueError, msgspec.MsgspecError, RecursionError, OverflowError):
             return None
         size = len(fields["messages"]) - len(mark) + before.text.length
@@ -188,14 +188,19 @@ class Elements:
     def maybe_messages(self, raw: bytes) -> tuple[Element, ...] | None:
         """Read a list of messages; None where strict JSON can't read it, or it is no list."""
         try:
-            elements = self._read(list(map(bytes, _ARRAY.decode(raw))))
+            elements, n_fresh = self._read(list(map(bytes, _ARRAY.decode(raw))))
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError):
             return None
-        self._note(raw, elements, None)
+        # What is seen for the first time may be for the last time too: what goes on once goes on again.
+        if n_fresh < len(elements) / 2:
+            self._note(raw, elements, None)
         return elements
 
-    def _read(self, raws: list[bytes]) -> tuple[Element, ...]:
-        """Read messages. Raises `msgspec.MsgspecError` and others where strict JSON can't read one."""
+    def _read(self, raws: list[bytes]) -> tuple[tuple[Element, ...], int]:
+        """Read messages; return them, and how many were not known.
+
+        Raises `msgspec.MsgspecError` and others where strict JSON can't read one.
+        """
         with self._lock:
             if (at := self._now()) - self._swept > UNUSED_S:
                 self._sweep(at)
@@ -206,10 +211,10 @@ class Elements:
             found = [one for one in kept if one is not None]
             deque(map(self._kept.move_to_end, map(_RAW, found)), maxlen=0)
         if len(found) == len(raws):
-            return tuple(found)
+            return tuple(found), 0
         fresh = {one: _read(one) for known, one in zip(kept, raws, strict=True) if known is None}
         self._keep(fresh)
-        return tuple([known or fresh[one] for known, one in zip(kept, raws, strict=True)])
+        return tuple([known or fresh[one] for known, one in zip(kept, raws, strict=True)]), len(fresh)
 
     def maybe_tools(self, raw: bytes) -> Tools | None:
         """Read a tool list; None where strict JSON can't read it."""
@@ -250,7 +255,7 @@ class Elements:
             while self._drop(self._kept) != _MARK:
                 pass
         self._kept[_MARK] = None
-        self._let_go([one for one in self._lists if one.elements and one.elements[-1].raw not in self._kept])
+        self._let_go([one for one in self._lists if one.elements[-1].raw not in self._kept])
 
     def _drop(self, kept: OrderedDict[bytes, Any]) -> bytes:
         """Drop the one that is the longest unused; return its bytes."""

@@ -202,16 +202,24 @@ def said(*texts: str) -> bytes:
     return body(messages=[{"role": "user", "content": text} for text in texts], n=1)
 
 
+def hear(elements: Elements, *texts: str) -> tuple[Element, ...]:
+    """Read a list twice: one that is new all through is not kept yet."""
+    listed = rawjson.split(said(*texts))["messages"]
+    before = len(elements._lists)
+    assert elements.maybe_messages(listed)
+    assert len(elements._lists) <= before
+    return elements.maybe_messages(listed) or ()
+
+
 @pytest.mark.usefixtures("long_from_the_first_byte")
 def test_only_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     elements = Elements()
     assert elements.maybe_begun(said("a", "b")) is None
-    first = elements.maybe_messages(rawjson.split(said("a", "b"))["messages"])
-    assert first is not None
+    first = hear(elements, "a", "b")
     new: list[bytes] = []
     real = elements._read
 
-    def noted(raws: list[bytes]) -> tuple[Element, ...]:
+    def noted(raws: list[bytes]) -> tuple[tuple[Element, ...], int]:
         new.extend(raws)
         return real(raws)
 
@@ -232,7 +240,7 @@ def test_only_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_list_is_known_as_long_as_its_messages_are_kept() -> None:
     one = raw({"role": "user", "content": "a"})
     elements = Elements(kept_bytes=2 * elements_module._cost(one))
-    assert elements.maybe_messages(rawjson.split(said("a"))["messages"])
+    hear(elements, "a")
     assert elements.maybe_begun(said("a")) is not None
     # Another takes its room.
     elements.maybe_messages(raw([{"role": "user", "content": "x" * 400}]))
@@ -245,25 +253,24 @@ def test_a_list_is_known_as_long_as_its_messages_are_kept() -> None:
 def test_a_message_that_is_used_so_is_not_the_longest_unused() -> None:
     a, b = (raw({"role": "user", "content": name}) for name in "ab")
     elements = Elements(kept_bytes=2 * elements_module._cost(a))
-    elements.maybe_messages(b"[" + a + b"]")
-    elements.maybe_messages(b"[" + b + b"]")
+    hear(elements, "a")
+    hear(elements, "b")
     assert elements.maybe_begun(said("a")) is not None
     assert list(elements._kept) == [b, a]
 
 
 @pytest.mark.usefixtures("long_from_the_first_byte")
 def test_the_lists_room_is_bounded_and_the_least_recently_used_goes_first() -> None:
-    lists = [rawjson.split(said(text))["messages"] for text in "abc"]
-    room = 2 * (2 * len(lists[0]) + elements_module.EACH_BYTES)
+    room = 2 * (2 * len(rawjson.split(said("a"))["messages"]) + elements_module.EACH_BYTES)
     elements = Elements(list_bytes=room)
-    for one in lists:
-        elements.maybe_messages(one)
+    for text in "abc":
+        hear(elements, text)
     assert [elements.maybe_begun(said(text)) is not None for text in "abc"] == [False, True, True]
     assert elements.maybe_begun(said("b")) is not None
-    elements.maybe_messages(lists[0])
+    elements.maybe_messages(rawjson.split(said("a"))["messages"])
     assert [elements.maybe_begun(said(text)) is not None for text in "abc"] == [True, True, False]
     # One that is larger than all the room is not kept, and takes none.
-    elements.maybe_messages(raw([{"role": "user", "content": "x" * room}]))
+    hear(elements, "x" * room)
     assert (elements._lists, elements._list_room) == ([], room)
 
 
@@ -273,7 +280,7 @@ def test_a_list_goes_with_its_messages_when_it_is_not_used_for_a_while() -> None
     elements = Elements(now=lambda: at)
     room = elements._list_room
     for text in "ab":
-        elements.maybe_messages(rawjson.split(said(text))["messages"])
+        hear(elements, text)
     for _ in range(2):
         at += 31.0
         assert elements.maybe_begun(said("a")) is not None
@@ -283,13 +290,12 @@ def test_a_list_goes_with_its_messages_when_it_is_not_used_for_a_while() -> None
     elements.maybe_messages(b"[]")
     at += 31.0
     elements.maybe_messages(b"[]")
-    assert [one for one in elements._lists if one.elements] == []
-    assert room - elements._list_room == sum(one.cost for one in elements._lists)
+    assert (elements._lists, elements._list_room) == ([], room)
 
 
 def test_short_ones_are_not() -> None:
     elements = Elements()
-    elements.maybe_messages(rawjson.split(said("a"))["messages"])
+    hear(elements, "a")
     assert not elements._lists
 
 
@@ -332,5 +338,5 @@ def requests(draw: st.DrawFn) -> list[bytes]:
 @pytest.mark.usefixtures("long_from_the_first_byte")
 def test_what_was_heard_before_changes_nothing(monkeypatch: pytest.MonkeyPatch, made: list[bytes]) -> None:
     elements = Elements()
-    for data in [one for one in made for _ in range(2)]:
+    for data in [one for one in made for _ in range(3)]:
         assert read_by(elements, monkeypatch, data) == read_by(Elements(), monkeypatch, data)
