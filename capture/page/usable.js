@@ -13,7 +13,7 @@ const calls = ({ calls: all }) => {
   return `${all.length === 1 ? "call" : "calls"} ${[shown.slice(0, -1).join(", "), shown.at(-1)].filter(Boolean).join(rest ? ", " : " and ")}${rest ? ` and ${rest} more` : ""}`;
 };
 const left = (finding) => `${calls(finding)} ${finding.calls.length === 1 ? "is" : "are"} in none of them`;
-const asWell = [FINE, "each is exactly what the engine scored, and there are more of them"];
+const sound = [FINE, "each is exactly what the engine scored, and there are more of them"];
 
 const JUDGED = { title: "a title", summary: "a summary", probe: "a probe", subagent: "a subagent's work", auxiliary: "a call of the agent for itself", other: "a call of the agent for itself" };
 
@@ -35,8 +35,8 @@ export const USE = {
   invalid_logprobs: { rows: [CARE, left] },
   positive_logprob: { rows: [CARE, (finding) => `logprobs of ${calls(finding)} are above zero`] },
   token_out_of_vocabulary: { rows: [CARE, left] },
-  drift_over_threshold: { rows: asWell },
-  volatile_prefix: { rows: asWell },
+  drift_over_threshold: { rows: sound },
+  volatile_prefix: { rows: sound },
   per_turn_roots: { rows: [FINE, "there is one for each turn"] },
   pin_fallback: {},
   ambiguous_main: { rows: [CARE, "which conversation they are of was a tie"] },

@@ -55,8 +55,9 @@ async def test_nor_are_long_names(browser, tmp_path):
     async with house("scripted", tmp_path) as home, looking(browser, home) as sight:
         made = [
             await home.rollout(
-                id=f"{'a-long-name-' * 15}{n}", group="a-long-group-" * 12, labels={"a-long-label": "a-long-value-" * 12},
-                task={"text": "A long task. " * 40}, limits={"max_total_tokens": 10**9, "deadline_s": 86_400},
+                id=f"{'a-long-name-' * 15}{n}", group="a-long-group-" * 12,
+                labels={"a-long-label": "a-long-value-" * 12}, task={"text": "A long task. " * 40},
+                limits={"max_total_tokens": 10**9, "deadline_s": 86_400},
             )
             for n in range(2)
         ]  # fmt: skip
