@@ -30,7 +30,7 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import apsw
@@ -47,6 +47,11 @@ MANY = 32
 SEGMENT_SIZE = 65_536
 """Bytes of a segment, at least, but for a list's last: one four times as large isn't packed better, and all of it is
 written again where a list forks in it."""
+
+FEW = 4
+"""Links up to which a statement for each takes less than one for all, which reads JSON."""
+
+_ADD_ONE = "INSERT INTO chain (rollout, parent, content, digest) VALUES (?, ?, ?, ?)"
 
 # Each link's key is one more than that of the link before it, the first one's one more than the highest.
 _ADD = (
@@ -149,38 +154,43 @@ def look(db: apsw.Connection, rollout: int, chain: Chain) -> list[bytes]:
 
 def follow(db: apsw.Connection, rollout: int, chain: Chain, keys: dict[bytes, int]) -> None:
     """Go on from what `look` found, as far as links are there, and say what is `new`; note more keys on the way."""
-    ahead, asked = 1, len(chain.names) - chain.known < MANY
-    while len(chain.names) - chain.known >= MANY:
-        # Elements one by one, as long as there are such links.
-        some = chain.names[chain.known : chain.known + ahead]
-        if missing := [name for name in some if name not in keys]:
-            keys.update(contents.known(db, missing))
-        if not _walk(db, rollout, chain, keys, _singles(chain, len(some))):
-            break
-        ahead *= 4
-    pieces = list(_segments(chain) if len(chain.names) - chain.known >= MANY else _singles(chain, MANY))
-    if not asked:
+    if len(chain.names) - chain.known < MANY:
+        pieces = _singles(chain, MANY)
+    else:
+        ahead = 1
+        while len(chain.names) - chain.known >= MANY:
+            # Elements one by one, as long as there are such links.
+            some = chain.names[chain.known : chain.known + ahead]
+            if missing := [name for name in some if name not in keys]:
+                keys.update(contents.known(db, missing))
+            if not _walk(db, rollout, chain, keys, _singles(chain, len(some))):
+                break
+            ahead *= 4
+        pieces = _segments(chain) if len(chain.names) - chain.known >= MANY else _singles(chain, MANY)
         keys.update(contents.known(db, [piece.name for piece in pieces]))
-    there = chain.known
-    _walk(db, rollout, chain, keys, iter(pieces))
-    chain.new = pieces if chain.known == there else [piece for piece in pieces if piece.end > chain.known]
+    if pieces and pieces[0].name in keys:
+        _walk(db, rollout, chain, keys, pieces)
+        pieces = [piece for piece in pieces if piece.end > chain.known]
+    chain.new = pieces
 
 
-def _singles(chain: Chain, most: int) -> Iterator[Piece]:
-    for at, name in enumerate(chain.names[chain.known : chain.known + most], start=chain.known + 1):
-        yield Piece(name, at)
+def _singles(chain: Chain, most: int) -> list[Piece]:
+    first = chain.known
+    return [Piece(name, at) for at, name in enumerate(chain.names[first : first + most], start=first + 1)]
 
 
-def _segments(chain: Chain) -> Iterator[Piece]:
+def _segments(chain: Chain) -> list[Piece]:
+    pieces: list[Piece] = []
     first, size = chain.known, 0
     for end, element in enumerate(chain.elements[first:], start=first + 1):
         size += len(element)
         if size >= SEGMENT_SIZE or end == len(chain.elements):
-            yield Piece(digest(b"".join(chain.names[first:end])), end)
+            pieces.append(Piece(digest(b"".join(chain.names[first:end])), end))
             first, size = end, 0
+    return pieces
 
 
-def _walk(db: apsw.Connection, rollout: int, chain: Chain, keys: Mapping[bytes, int], pieces: Iterator[Piece]) -> bool:
+def _walk(db: apsw.Connection, rollout: int, chain: Chain, keys: Mapping[bytes, int], pieces: list[Piece]) -> bool:
     """Go on over pieces whose links are there; False where one isn't."""
     for piece in pieces:
         content = keys.get(piece.name)
@@ -225,10 +235,15 @@ def write(db: apsw.Connection, rollout: int, chain: Chain, keys: Mapping[bytes, 
         for piece in chain.new:
             # Its key is known when it is written.
             _note(chain, piece, 0)
-        numbers = "[" + ",".join([str(keys[piece.name]) for piece in chain.new]) + "]"
-        db.execute(_ADD, (rollout, parent, numbers, b"".join(chain.links[there:])))
-        last = db.last_insert_rowid()
-        chain.keys[there:] = array("q", range(last - len(chain.new) + 1, last + 1))
+        if len(chain.new) <= FEW:
+            for at, piece in enumerate(chain.new, start=there):
+                db.execute(_ADD_ONE, (rollout, parent, keys[piece.name], chain.links[at]))
+                chain.keys[at] = parent = db.last_insert_rowid()
+        else:
+            numbers = "[" + ",".join([str(keys[piece.name]) for piece in chain.new]) + "]"
+            db.execute(_ADD, (rollout, parent, numbers, b"".join(chain.links[there:])))
+            last = db.last_insert_rowid()
+            chain.keys[there:] = array("q", range(last - len(chain.new) + 1, last + 1))
     chain.last = chain.keys[-1] if chain.keys else None
     _lists.keep(rollout, chain)
 

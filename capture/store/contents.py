@@ -44,6 +44,11 @@ Packed = Literal["zlib", "zstd", "list"] | None
 _FEW = {n: " UNION ALL ".join(["SELECT digest, key FROM content WHERE digest = ?"] * n) for n in range(1, 5)}
 _MANY = "SELECT digest, content.key FROM json_each(?) JOIN content ON digest = unhex(value)"
 
+_CLAIM = {
+    n: "INSERT OR IGNORE INTO use (rollout, content) VALUES " + ", ".join(f"(?1, ?{at + 2})" for at in range(n))  # noqa: S608 - question marks alone
+    for n in range(1, 5)
+}
+
 _text = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -111,7 +116,10 @@ def add(
 
 def claim(db: apsw.Connection, rollout: int, used: Iterable[int]) -> None:
     """Note that a rollout uses contents."""
-    if keys := sorted(set(used)):
+    keys = sorted(set(used))
+    if len(keys) in _CLAIM:
+        db.execute(_CLAIM[len(keys)], (rollout, *keys))
+    elif keys:
         db.execute(
             "INSERT OR IGNORE INTO use (rollout, content) SELECT ?, value FROM json_each(?)", (rollout, _text(keys))
         )

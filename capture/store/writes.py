@@ -186,7 +186,7 @@ def deliver(db: apsw.Connection, rollout: str, numbers: Sequence[int], *, delive
     db.execute("UPDATE rollout SET version = version + 1 WHERE id = ?", (rollout,))
     if not db.changes():
         return
-    delivery = _json({"at": at, "complete": delivered})
+    delivery = msgspec.json.encode({"at": at, "complete": delivered}).decode()
     for n in numbers:
         db.execute(
             "UPDATE exchange SET deliveries = iif(deliveries = '[]', '[', substr(deliveries, 1, length(deliveries) - 1)"
@@ -308,21 +308,20 @@ def _put_labels(db: apsw.Connection, key: int, labels: Mapping[str, str]) -> Non
 
 def _touch(db: apsw.Connection, key: int, calls: Sequence[Call], *, sampled: int = 0, new_tokens: int = 0) -> None:
     """Bump the version, stretch the rollout's counters and its first and last call over these, add what they spent."""
-    started = [call.started_at for call in calls if call.started_at]
+    number = tick = -1
+    first = last = None
+    for call in calls:
+        number = max(number, call.n)
+        tick = max(tick, call.arrived, -1 if call.ended is None else call.ended)
+        if at := call.started_at:
+            first = at if first is None else min(first, at)
+            last = at if last is None else max(last, at)
     db.execute(
         "UPDATE rollout SET version = version + 1, next = max(next, ?2), tick = max(tick, ?3),"
         " sampled = sampled + ?4, new_tokens = new_tokens + ?5,"
         " first_call_at = coalesce(min(first_call_at, ?6), first_call_at, ?6),"
         " last_call_at = coalesce(max(last_call_at, ?7), last_call_at, ?7) WHERE key = ?1",
-        (
-            key,
-            1 + max(call.n for call in calls),
-            1 + max(max(call.arrived, -1 if call.ended is None else call.ended) for call in calls),
-            sampled,
-            new_tokens,
-            min(started, default=None),
-            max(started, default=None),
-        ),
+        (key, number + 1, tick + 1, sampled, new_tokens, first, last),
     )
 
 
