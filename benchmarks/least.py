@@ -179,6 +179,12 @@ class Store:
             self._loop.call_soon_threadsafe(_resolve, [future for _, future in group])
 
 
+def _split(data: bytes) -> list[bytes]:
+    """Return the events in it, and what has begun behind them."""
+    *events, begun = data.split(b"\n\n")
+    return [*(event + b"\n\n" for event in events), begun]
+
+
 def _resolve(futures: list[asyncio.Future[None]]) -> None:
     for future in futures:
         if not future.done():
@@ -208,10 +214,12 @@ async def main(upstream: str, path: str) -> None:
                 await response.prepare(asked)
                 said: list[bytes] = []
                 held: list[bytes] = []
+                begun = b""
                 async for data in answer.content.iter_any():
-                    # Mostly one event; never part of one, as engines write them.
-                    ends = data.find(b"\n\n") == len(data) - 2
-                    for event in (data,) if ends else [each + b"\n\n" for each in data.split(b"\n\n")[:-1]]:
+                    ends = data.find(b"\n\n") == len(data) - 2 and not begun
+                    # Mostly one event; of a prompt's ids a part, and sometimes several.
+                    *events, begun = (data, b"") if ends else _split(begun + data)
+                    for event in events:
                         told = None if held else call.token(event)
                         if told is None:
                             told = call.rest(event)
