@@ -5,7 +5,8 @@ among themselves for that, or there is but one, or the machine had other work to
 cores busy at the most), no verdict is drawn; the ratio by CPU time, which other work disturbs less, is told beside it.
 
 A goal that the least recorder misses in the same run (`least.py`: the bare pass-through with what a record can't do
-without, and nothing else) is out of reach for any recording proxy in this interpreter, and is called that.
+without, and nothing else) is called out of reach: each further thing that a recorder does only costs more. Where
+Treering does more than the least recorder it is called missed all the same: there is a better way than that one's.
 """
 
 from __future__ import annotations
@@ -87,7 +88,10 @@ def _ratios(rows: Sequence[Row]) -> Iterator[Goal]:
                 least_by_cpu=shown(least.cpu_ratio_to_bare) if least is not None else "",
                 verdict=_reached(
                     _judged(row.ratio_to_bare >= wanted, row.ratio_spread),
-                    None if least is None else _judged((least.ratio_to_bare or 0.0) >= wanted, least.ratio_spread),
+                    own=row.ratio_to_bare,
+                    wanted=wanted,
+                    least=None if least is None else least.ratio_to_bare,
+                    spread=None if least is None else least.ratio_spread,
                 ),
             )
     if not own:
@@ -107,8 +111,11 @@ def _beside(rows: Sequence[Row], row: Row, system: str) -> Row | None:
     return next((one for one in rows if one.system == system and (one.upstream, describe(one)) == case), None)
 
 
-def _reached(own: Verdict, least: Verdict | None) -> Verdict:
-    return "out of reach" if own == least == "does not hold" else own
+def _reached(verdict: Verdict, *, own: float, wanted: float, least: float | None, spread: float | None) -> Verdict:
+    """Return a verdict; out of reach is what doesn't hold where the least recorder, which does more, misses it too."""
+    if verdict != "does not hold" or least is None or _judged(least >= wanted, spread) != "does not hold":
+        return verdict
+    return "out of reach" if least >= own else verdict
 
 
 def _peers(rows: Sequence[Row]) -> Iterator[Goal]:
@@ -130,7 +137,10 @@ def _peers(rows: Sequence[Row]) -> Iterator[Goal]:
                 least_by_cpu="" if least is None else f"{row.cpu_ms_per_call / least.cpu_ms_per_call:,.1f} x",
                 verdict=_reached(
                     _judged(row.treering_ratio >= wanted, row.treering_spread),
-                    None if times is None or least is None else _judged(times >= wanted, least.ratio_spread),
+                    own=row.treering_ratio,
+                    wanted=wanted,
+                    least=times,
+                    spread=None if least is None else least.ratio_spread,
                 ),
             )
         if not own:
