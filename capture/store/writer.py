@@ -57,12 +57,15 @@ PROBE_BYTES = 65_536
 DEFER_S = 0.02
 """How long a write may be deferred: a start or a mark of delivery then rides with the next call's record, or alone."""
 
-IDLE_S = 30e-6
-"""A loop that comes round to the same callback in less had nothing else to do: an empty round takes some 10 us, and
-one in which a request or a reply came some hundreds."""
+IDLE_S = 60e-6
+"""CPU time: a loop that comes round to the same callback in less had nothing else to do. An empty round takes some
+20 us of it, however long the machine keeps the thread waiting, and one with a request or a reply some hundreds."""
 
 GATHER_S = 0.003
 """How long the ends of calls are gathered at most, by a loop that always has something to do: some calls' worth."""
+
+GATHER_MOST = 8
+"""Ends of calls that are handed over at once: more take no less each, and meanwhile the thread has nothing to do."""
 
 STOP_S = 60.0
 """How long `stop` waits for what was handed over to be committed."""
@@ -116,9 +119,11 @@ class Writer:
         self._deferred: list[Op] = []
         self._starts: list[Op] = []
         self._due: asyncio.TimerHandle | None = None
-        # Since when the ends of calls are gathered, and when the loop last came round to them; None while none is.
+        # Since when ends of calls are gathered, None while none is; what the loop had spent when it came round last.
         self._gathering: float | None = None
         self._came_round = 0.0
+        # How many of them there are.
+        self._ends = 0
         self._wal_pages = 0
         self._thread: threading.Thread | None = None
         # Why the last write failed; None when it didn't.
@@ -250,18 +255,24 @@ class Writer:
         with self._door:
             self._must_be_open()
             self._deferred.append(op)
+            self._ends += 1
         if self._gathering is None:
-            self._gathering = self._came_round = time.perf_counter()
+            self._gathering, self._came_round = time.perf_counter(), time.thread_time()
             self._loop.call_soon(self._hand_over_ends)
+        elif self._ends == GATHER_MOST:
+            self._queue_ends()
 
     def _hand_over_ends(self) -> None:
         assert self._gathering is not None
-        now = time.perf_counter()
-        if now - self._came_round > IDLE_S and now - self._gathering < GATHER_S:
-            self._came_round = now
+        before, self._came_round = self._came_round, time.thread_time()
+        busy = self._came_round - before > IDLE_S
+        if self._ends and busy and time.perf_counter() - self._gathering < GATHER_S:
             self._loop.call_soon(self._hand_over_ends)
             return
         self._gathering = None
+        self._queue_ends()
+
+    def _queue_ends(self) -> None:
         with self._door:
             if self._open:
                 self._queue_all(self._due_ops())
@@ -288,7 +299,7 @@ class Writer:
 
     def _due_ops(self) -> list[Op]:
         """Take what is deferred."""
-        deferred, self._deferred = self._deferred, []
+        deferred, self._deferred, self._ends = self._deferred, [], 0
         return deferred
 
     def _queue_all(self, ops: list[Op]) -> None:

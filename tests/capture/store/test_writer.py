@@ -367,15 +367,19 @@ async def test_starts_are_committed_at_the_stop(tmp_path):
 
 
 class Clock:
-    """In place of `time`: each look at it is so many seconds after the one before."""
+    """In place of `time`: each look at either clock finds it so many seconds after the look before."""
 
-    def __init__(self, step: float) -> None:
-        self.step = step
-        self.now = 0.0
+    def __init__(self, step: float, *, spent: float = 1.0) -> None:
+        self.step, self.spent = step, spent
+        self.now = self.used = 0.0
 
     def perf_counter(self) -> float:
         self.now += self.step
         return self.now
+
+    def thread_time(self) -> float:
+        self.used += self.spent
+        return self.used
 
 
 async def ended(writer: Writer, *, rounds: int) -> int:
@@ -385,13 +389,25 @@ async def ended(writer: Writer, *, rounds: int) -> int:
         for n in range(rounds):
             group.create_task(writer.run(insert(n), ends=True))
             await asyncio.sleep(0)
-    assert await values(writer) == list(range(rounds))
+    assert (await values(writer))[-rounds:] == list(range(rounds))
     return writer.groups - before - 1
 
 
 async def test_ends_of_calls_gather_while_the_loop_has_other_things_to_do(writer, monkeypatch):
     monkeypatch.setattr(writer_module, "time", Clock(writer_module.GATHER_S / 10))
-    assert await ended(writer, rounds=9) == 1
+    assert await ended(writer, rounds=writer_module.GATHER_MOST - 1) == 1
+
+
+async def test_ends_of_calls_that_are_enough_for_a_group_wait_for_no_others(writer, monkeypatch):
+    monkeypatch.setattr(writer_module, "time", Clock(writer_module.GATHER_S / 50))
+    futures = []
+    for n in range(writer_module.GATHER_MOST):
+        assert len(writer._deferred) == n
+        futures.append(spawn(writer.run(insert(n), ends=True), name="end"))
+        await asyncio.sleep(0)
+    assert writer._deferred == []
+    await asyncio.gather(*futures)
+    assert await ended(writer, rounds=1) == 1
 
 
 async def test_ends_of_calls_gather_no_longer_than_their_time(writer, monkeypatch):
@@ -404,12 +420,12 @@ async def test_ends_of_calls_gather_no_longer_than_their_time(writer, monkeypatc
 
 
 async def test_an_end_is_handed_over_at_once_by_a_loop_with_nothing_else_to_do(writer, monkeypatch):
-    monkeypatch.setattr(writer_module, "time", clock := Clock(writer_module.IDLE_S / 2))
+    monkeypatch.setattr(writer_module, "time", clock := Clock(0.0, spent=writer_module.IDLE_S / 2))
     future = spawn(writer.run(insert(1), ends=True), name="end")
     await asyncio.sleep(0)
     assert len(writer._deferred) == 1
     await asyncio.sleep(0)
-    assert (writer._deferred, clock.now) == ([], clock.step * 2)
+    assert (writer._deferred, clock.used) == ([], clock.spent * 2)
     await future
 
 
