@@ -32,7 +32,7 @@ from typing import Any, Literal
 
 from capture import rawjson, sse
 from capture.dialects.base import Request, Translator
-from capture.dialects.express import maybe_express
+from capture.dialects.express import Express, maybe_express
 from capture.engines.base import Choice, Reader, Seen
 from graph.records import Status
 
@@ -234,6 +234,9 @@ class Recorder:
         express = self._express
         if express is None:
             return None
+        if isinstance(express, Express):
+            # Not by itself: it must not be asked of an event that `feed` asks it of again.
+            return express.maybe_lane()
 
         def lane(data: bytes) -> bytes | None:
             quick = express(data)

@@ -21,6 +21,10 @@ Token = tuple[bytes, bytes, bytes, str, bytes, bytes]
 logprob and the id."""
 
 
+Lane = Callable[[bytes], bytes | None]
+"""Records an event and returns what the client gets of it; None, and nothing is changed, if it is not for this way."""
+
+
 class Terse(NamedTuple):
     """How the next piece of a text is told: what stands around it, and where it is kept."""
 
@@ -51,6 +55,9 @@ class Reads(Protocol):
     def take_token(self, token: Token) -> None:
         """Record it."""
 
+    def maybe_told_lane(self, stamp: object, tell: Callable[[bytes, bytes, str], bytes | None]) -> Lane | None:
+        """Return a function that does all of it, while that stamp serves; None where there is none."""
+
 
 class Tells(Protocol):
     """A translator with a short way."""
@@ -64,6 +71,7 @@ class Express:
 
     def __init__(self, reader: Reads, translator: Tells, failed: Callable[[Exception], None]) -> None:
         """`failed` is told of a fault in recording."""
+        self._reader = reader
         self._maybe_token = reader.maybe_token
         self._take = reader.take_token
         self._maybe_tell = translator.maybe_tell
@@ -92,6 +100,10 @@ class Express:
         except Exception as error:  # noqa: BLE001 - recording never decides forwarding: a fault here costs the record
             self._failed(error)
         return told, True
+
+    def maybe_lane(self) -> Lane | None:
+        """Return the same as one function, for as long as it says something; None while there is none."""
+        return self._reader.maybe_told_lane(self._stamp, self._maybe_tell)
 
 
 def maybe_express(reader: Any, translator: Any, failed: Callable[[Exception], None]) -> Express | None:

@@ -24,7 +24,7 @@ from capture.engines.chat_reader import FLAGS, ChatReader, Track
 from capture.engines.id_text import maybe_parse
 from capture.engines.lift import Lifted, maybe_lift
 from capture.engines.sampled import NULL
-from capture.engines.stamp import Lane, Piece, Stamp, Token, begin_of, maybe_begin
+from capture.engines.stamp import Lane, Piece, Stamp, Tell, Token, begin_of, maybe_begin
 from capture.engines.tips import Known, Later
 from capture.engines.wire import ON_THE_FINISH, with_usage
 from capture.errors import EngineError
@@ -206,6 +206,13 @@ class VllmReader(ChatReader):
             track = self._stamped
             self._lane = None if stamp is None else stamp.maybe_lane(track.assembly.pieces, track.sampled.raw)
         return self._lane
+
+    def maybe_told_lane(self, stamp: object, tell: Tell) -> Lane | None:
+        """Return the same for a client that is told of each text by `tell`, while chunks are stamped by `stamp`."""
+        if self._stamp is None or self._stamp is not stamp:
+            return None
+        track = self._stamped
+        return self._stamp.maybe_lane(track.assembly.pieces, track.sampled.raw, tell=tell)
 
     def _count_swift(self) -> None:
         """Count the events that a lane took."""

@@ -13,6 +13,7 @@ from capture.dialects.express import Express, Terse, maybe_express
 from capture.dialects.gemini import Gemini
 from capture.dialects.messages import Messages
 from capture.dialects.responses import Responses
+from capture.engines.base import Choice
 from capture.engines.sglang import SglangReader
 from capture.engines.vllm import VllmReader
 from capture.recorder import Recorder
@@ -125,26 +126,40 @@ def recorders(dialect: str) -> tuple[Recorder, Recorder, list[VllmReader], list[
 
 
 def agree(dialect: str, pieces: list[bytes]) -> None:
+    """Feed both; the quick one as the relay does, by its lane where it has one."""
     quick, full, readers, translators = recorders(dialect)
+    lane = None
     for at, piece in enumerate(pieces):
-        assert quick.feed(piece, at) == full.feed(piece, at)
+        told = None if lane is None else lane(piece)
+        if told is None:
+            told = quick.feed(piece, at)
+            lane = quick.maybe_lane()
+        assert told == full.feed(piece, at)
         assert (quick.state, quick.first_token_ms, quick.error) == (full.state, full.first_token_ms, full.error)
         assert quick.untranslatable == full.untranslatable
     for one in (quick, full):
         one.eof()
-    assert repr(quick) == repr(full)
+    assert quick.status == full.status
     assert quick.release() == full.release()
-    told = [
-        [(c.index, c.finish_reason, c.reply, c.sampled_ids is None or c.sampled_ids.tolist()) for c in r.choices()]
-        for r in readers
-    ]
-    assert told[0] == told[1]
+    told_of = [[(c.index, c.finish_reason, c.reply, arrays(c)) for c in reader.choices()] for reader in readers]
+    assert told_of[0] == told_of[1]
     assert (readers[0].reply(), readers[0].undecoded) == (readers[1].reply(), readers[1].undecoded)
     assert translators[0].reply() == translators[1].reply()
 
 
+def arrays(choice: Choice) -> Any:
+    return [None if a is None else (a.dtype.str, a.tobytes()) for a in (choice.sampled_ids, choice.logprobs)]
+
+
 @given(st.sampled_from(DIALECTS), streams())
 @example("gemini", [compact(chunk({"reasoning": "a"})) for _ in range(4)])
+@example(
+    "gemini", [compact(chunk(delta, index=i)) for delta, i in (({"content": "a"}, 1), ({}, 0), ({"content": "a"}, 0))]
+)
+@example(
+    "messages",
+    [compact(chunk({"content": "a"}) | {"id": "b"}), compact(chunk({})), *[compact(chunk({"content": "c"}))] * 3],
+)
 @example("responses", [compact(chunk({"content": "a"}, index=i)) for i in (0, 1, 1, 1, 0, 0)])
 def test_the_short_way_is_the_long_way(dialect: str, stream: list[bytes]) -> None:
     agree(dialect, [encode(data) for data in stream])
@@ -176,12 +191,21 @@ def test_an_ordinary_stream_goes_the_short_way(dialect: str, field: str, monkeyp
     for long in (readers[0], translators[0]):
         monkeypatch.setattr(long, "event", None)
     hidden = field != "content" and dialect in ("gemini", "gemini list")
+    assert isinstance(quick._express, Express)
+    # Before anything has been relayed there is none.
+    lane = quick.maybe_lane() or quick._express.maybe_lane()
+    assert lane is not None
+    assert (quick.maybe_lane() is None) == hidden
     for text, spelled in (("c d", b'"c d"'), ('"\n', rb'"\"\n"'), ("é\U0001f600", '"é\U0001f600"'.encode())):
-        shown = quick.feed(encode(compact(chunk({field: text}))), 1)
+        # By the lane of the relay's, and without.
+        event = encode(compact(chunk({field: text})))
+        shown = lane(event)
+        assert shown is not None
+        assert (shown == quick.feed(event, 1)) == (dialect != "responses")
         assert (spelled in shown, shown == b"") == (not hidden, hidden)
     (choice,) = readers[0].choices()
     assert choice.sampled_ids is not None
-    assert choice.sampled_ids.tolist() == [5] * 5
+    assert choice.sampled_ids.tolist() == [5] * 8
 
 
 def test_a_fault_of_the_readers_costs_the_record_and_not_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
