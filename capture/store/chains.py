@@ -154,34 +154,44 @@ def look(db: apsw.Connection, rollout: int, chain: Chain) -> list[bytes]:
 
 def follow(db: apsw.Connection, rollout: int, chain: Chain, keys: dict[bytes, int]) -> None:
     """Go on from what `look` found, as far as links are there, and say what is `new`; note more keys on the way."""
-    if len(chain.names) - chain.known < MANY:
-        pieces = _singles(chain, MANY)
+    first = chain.known
+    if len(chain.names) - first < MANY:
+        pieces = _singles(chain, first, len(chain.names))
     else:
-        ahead = 1
-        while len(chain.names) - chain.known >= MANY:
-            # Elements one by one, as long as there are such links.
-            some = chain.names[chain.known : chain.known + ahead]
-            if missing := [name for name in some if name not in keys]:
-                keys.update(contents.known(db, missing))
-            if not _walk(db, rollout, chain, keys, _singles(chain, len(some))):
-                break
-            ahead *= 4
-        pieces = _segments(chain) if len(chain.names) - chain.known >= MANY else _singles(chain, MANY)
+        # What it begins with and is there already (others had the same system prompt) is not stored again.
+        lead = _lead(db, chain, keys)
+        rest = len(chain.names) - lead
+        pieces = _segments(chain, lead) if rest >= MANY else _singles(chain, lead, len(chain.names))
         keys.update(contents.known(db, [piece.name for piece in pieces]))
+        pieces = _singles(chain, first, lead) + pieces
     if pieces and pieces[0].name in keys:
         _walk(db, rollout, chain, keys, pieces)
         pieces = [piece for piece in pieces if piece.end > chain.known]
     chain.new = pieces
 
 
-def _singles(chain: Chain, most: int) -> list[Piece]:
-    first = chain.known
-    return [Piece(name, at) for at, name in enumerate(chain.names[first : first + most], start=first + 1)]
+def _lead(db: apsw.Connection, chain: Chain, keys: dict[bytes, int]) -> int:
+    """Return up to which element all are there one by one, noting their keys; few are asked for before many."""
+    lead, ahead = chain.known, 1
+    while len(chain.names) - lead >= MANY:
+        some = chain.names[lead : lead + ahead]
+        if missing := [name for name in some if name not in keys]:
+            keys.update(contents.known(db, missing))
+        there = next((at for at, name in enumerate(some) if name not in keys), len(some))
+        lead += there
+        if there < len(some):
+            break
+        ahead *= 4
+    return lead
 
 
-def _segments(chain: Chain) -> list[Piece]:
+def _singles(chain: Chain, first: int, behind: int) -> list[Piece]:
+    return [Piece(name, at) for at, name in enumerate(chain.names[first:behind], start=first + 1)]
+
+
+def _segments(chain: Chain, first: int) -> list[Piece]:
     pieces: list[Piece] = []
-    first, size = chain.known, 0
+    size = 0
     for end, element in enumerate(chain.elements[first:], start=first + 1):
         size += len(element)
         if size >= SEGMENT_SIZE or end == len(chain.elements):
@@ -190,20 +200,19 @@ def _segments(chain: Chain) -> list[Piece]:
     return pieces
 
 
-def _walk(db: apsw.Connection, rollout: int, chain: Chain, keys: Mapping[bytes, int], pieces: list[Piece]) -> bool:
-    """Go on over pieces whose links are there; False where one isn't."""
+def _walk(db: apsw.Connection, rollout: int, chain: Chain, keys: Mapping[bytes, int], pieces: list[Piece]) -> None:
+    """Go on over pieces, as far as their links are there."""
     for piece in pieces:
         content = keys.get(piece.name)
         if content is None:
-            return False
+            return
         parent = chain.keys[-1] if chain.keys else None
         found = query.first(
             db, "SELECT key FROM chain WHERE rollout = ? AND parent IS ? AND content = ?", (rollout, parent, content)
         )
         if found is None:
-            return False
+            return
         _note(chain, piece, int(found[0]))
-    return True
 
 
 def _note(chain: Chain, piece: Piece, key: int) -> None:
