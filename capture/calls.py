@@ -17,6 +17,7 @@ from capture import admission, clock, keys, limits, retries
 from capture.custody import READY_S, Custody
 from capture.dialects import replays
 from capture.dialects.base import NO_TARGET, Dialect, Earlier, Request, Target
+from capture.dialects.elements import suspects
 from capture.draft import Draft
 from capture.engines.base import Inquirer
 from capture.engines.tips import Tips
@@ -537,7 +538,10 @@ class Calls:
         if records[0].call.id is not None and records[0].call.status == "complete":
             live.replies[records[0].call.id] = records[0].call.n
         # What looks like a secret is hashed and compared: nothing here holds one.
-        texts, secrets_ = (draft.body, records[0].exchange.reply), (live.entry.secret, live.entry.tools_secret)
+        asked = draft.body
+        if request is not None and draft.translator is None:
+            asked = suspects(request.fields, request.elements, asked)
+        texts, secrets_ = (asked, records[0].exchange.reply), (live.entry.secret, live.entry.tools_secret)
         if await _aside(draft.body, lambda: keys.shown_in(texts, secrets_)):
             self._notice(draft, "secret_in_content", {})
         missing = [*(reader.undecoded if reader is not None else ()), *filter(None, [request and request.undecoded])]
