@@ -6,8 +6,8 @@ Rules.
 3. A group is all that is queued when the thread comes round. While one group commits, the next one gathers, so the
    groups grow with the load by themselves. The end of a call is handed over when the loop has nothing else to do: at
    once where there is no load, and with those of other calls, `GATHER_S` later at most, where there is. (A group of one
-   takes twice as much a call as a group of four: its commit, two wake-ups, and the interpreter's lock, which goes to
-   and fro between two busy threads with each statement.) What is deferred stays on the loop until something else is
+   takes twice as much a call as a group of four: its commit, two wake-ups, and the interpreter's lock, which changes
+   hands between two busy threads with each statement.) What is deferred stays on the loop until something else is
    handed over, `DEFER_S` at most: waking the thread costs the loop more than a short write.
    What a call's end makes needless (a start) stays there although ends of others are handed over, and is made only when
    it is queued.
