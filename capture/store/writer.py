@@ -274,8 +274,13 @@ class Writer:
 
     def _queue_ends(self) -> None:
         with self._door:
+            ops = self._due_ops()
             if self._open:
-                self._queue_all(self._due_ops())
+                self._queue_all(ops)
+                return
+        # The thread ended while they gathered.
+        error = StoreError("store_failed", self.failure or f"{self._where} is closed")
+        _resolve([(op.future, None, error) for op in ops if op.future is not None])
 
     def _hand_over(self) -> None:
         """Queue what is deferred, and the starts whose time is over."""

@@ -243,13 +243,13 @@ async def test_a_connection_that_cannot_be_opened_is_the_error_of_start():
     await writer.stop()
 
 
+def broken(self, db, ops):
+    raise SystemExit("out of the blue")
+
+
 async def test_a_thread_that_dies_is_heard(tmp_path, monkeypatch, caplog):
     writer = Writer(opener(tmp_path / "t.db"), where="the store")
     await writer.start()
-
-    def broken(self, db, ops):
-        raise SystemExit("out of the blue")
-
     monkeypatch.setattr(Writer, "_commit", broken)
     first, second = await gather_held(writer, insert(1), insert(2))
     for error in (first, second):
@@ -391,6 +391,25 @@ async def ended(writer: Writer, *, rounds: int) -> int:
             await asyncio.sleep(0)
     assert (await values(writer))[-rounds:] == list(range(rounds))
     return writer.groups - before - 1
+
+
+async def test_an_end_that_gathers_while_the_thread_dies_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer_module, "time", Clock(writer_module.GATHER_S / 10))
+    writer = Writer(opener(tmp_path / "t.db"), where="the store")
+    await writer.start()
+    monkeypatch.setattr(Writer, "_commit", broken)
+    end = spawn(writer.run(insert(1), ends=True), name="end")
+    await asyncio.sleep(0)
+    # What the thread dies of is not the end: that still gathers.
+    held, writer._deferred = writer._deferred, []
+    writer.submit(insert(2))
+    writer._deferred = held
+    assert writer._thread is not None
+    await asyncio.to_thread(writer._thread.join, 10)
+    with pytest.raises(StoreError, match="out of the blue"):
+        async with asyncio.timeout(10):
+            await end
+    await writer.stop()
 
 
 async def test_ends_of_calls_gather_while_the_loop_has_other_things_to_do(writer, monkeypatch):
