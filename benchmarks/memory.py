@@ -9,6 +9,10 @@ closed, and a minute later looked at again.
 What is told is the resident memory of the process, from the kernel (`VmRSS`), the same figure before the first call,
 and what the store takes on disk. Prompts have nothing in common with those of other rollouts, so nothing is shared:
 real ones share their system prompt and tools at least.
+
+What a process holds beyond a fresh one once all are closed is not yet what closed rollouts hold: caches have filled,
+and the heap has holes. So another crowd of as many goes the same way at the end, with prompts of its own: what the
+process holds more after that one is what closed rollouts leave behind.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ PAGE = systems.ROOT / "docs" / "performance.md"
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """What the process holds at one time."""
 
-    # "empty", "all in memory", "idle", "woken", "closed", "closed for a minute"
+    # "empty", "all in memory", "idle", "woken", "closed", "closed for a minute", "as many more, closed for a minute"
     state: str
     open_rollouts: int
     # Of those, with a call in the time after which one leaves memory.
@@ -66,6 +70,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     goal_mib: float | None
 
 
+AGAIN = "as many more, closed for a minute"
+"""The state after a second crowd."""
+
+
 def turn_of(rollout: int, n: int, *, calls: int = CALLS, tokens: int = TOKENS) -> Turn:
     """Return the nth call, from 0, of a rollout. Pure."""
     step = tokens // calls
@@ -76,10 +84,14 @@ def turn_of(rollout: int, n: int, *, calls: int = CALLS, tokens: int = TOKENS) -
 class Crowd:
     """The rollouts, and what is asked of them."""
 
-    def __init__(self, treering: Treering, corpus: Corpus, keys: Sequence[str], *, calls: int, tokens: int) -> None:
+    def __init__(
+        self, treering: Treering, corpus: Corpus, keys: Sequence[str], *, calls: int, tokens: int, first: int = 0
+    ) -> None:
+        """`first`: the number of the first rollout, by which its prompts are told from all others'."""
         self._treering = treering
         self._corpus = corpus
         self._keys = keys
+        self._first = first
         self._calls_each = calls
         self._tokens = tokens
         self.calls = 0
@@ -100,7 +112,7 @@ class Crowd:
 
         async def lane(client: load.Client) -> None:
             for rollout in waiting:
-                turn = turn_of(rollout, n, calls=self._calls_each, tokens=self._tokens)
+                turn = turn_of(self._first + rollout, n, calls=self._calls_each, tokens=self._tokens)
                 spans = traffic.messages(turn)
                 said = [{"role": role, "content": self._corpus.text(start, end)} for role, start, end in spans]
                 body = msgspec.json.encode({"model": "bench", "max_tokens": 4096, "messages": said, "tools": TOOLS})
@@ -177,14 +189,22 @@ async def measure(
                 link = await asyncio.to_thread(_last_link, treering, secrets[rollout])
                 if link != "exact":
                     raise RuntimeError(f"a rollout that had left memory came back with a call that is {link}")
-            for secret in secrets:
-                await asyncio.to_thread(treering.ask, "POST", f"/rollouts/{treering.ids_by_secret[secret]}/close", {})
+            await asyncio.to_thread(_close, treering, secrets)
             await asyncio.sleep(1.0)
             note("closed", is_open=0, in_use=0)
             # What all rollouts share, messages above all, is kept as long as one that rests.
             await asyncio.sleep(sleep_after_s + LOOK_S)
             note("closed for a minute", is_open=0, in_use=0)
             crowd.disconnect()
+            more = await asyncio.to_thread(treering.open, rollouts)
+            other_crowd = Crowd(treering, corpus, more, calls=calls, tokens=tokens, first=rollouts)
+            await other_crowd.connect()
+            for n in range(calls):
+                await other_crowd.ask(n, range(rollouts))
+            other_crowd.disconnect()
+            await asyncio.to_thread(_close, treering, more)
+            await asyncio.sleep(sleep_after_s + LOOK_S)
+            note(AGAIN, is_open=0, in_use=0)
         finally:
             treering.stop()
             server.close()
@@ -203,6 +223,11 @@ async def measure(
     }
     out.write(f"\n{told['verdict']}; {time.monotonic() - began:.0f} s\n")
     return told
+
+
+def _close(treering: Treering, secrets: Sequence[str]) -> None:
+    for secret in secrets:
+        treering.ask("POST", f"/rollouts/{treering.ids_by_secret[secret]}/close", {})
 
 
 def _last_link(treering: Treering, secret: str) -> str:

@@ -63,7 +63,7 @@ PARTS = {
         quick=lambda: memory.measure(rollouts=20, sleep_after_s=1.0),
         document=memory.DOCUMENT,
         section=memory.section,
-        minutes=4,
+        minutes=6.5,
     ),
     "workers": Part(
         measure=workers.measure,

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from benchmarks.goals import Goal, goals, section
+from benchmarks.memory import AGAIN
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -136,3 +137,11 @@ def test_the_least_recorder_beside_a_peer() -> None:
     least = row(system="least", upstream="open", rps=80.0, cpu_ms_per_call=0.5)
     (goal,) = judged(peer, least)
     assert (goal.verdict, goal.least, goal.least_by_cpu) == ("out of reach", "8.0 x", "8.0 x")
+
+
+@pytest.mark.parametrize(("again", "verdict"), [(115.0, "holds"), (150.0, "does not hold")])
+def test_closed_rollouts_hold_what_more_of_them_add(again: float, verdict: str) -> None:
+    states = [state("empty", 60, None), state("idle", 100, 150.0), state("closed for a minute", 110, None)]
+    made = goals({"memory": {"rows": [*states, state(AGAIN, again, None)]}})
+    (goal,) = [goal for goal in made if goal.case.startswith("all closed")]
+    assert (goal.verdict, goal.measured) == (verdict, f"+50 MiB; after another thousand {again - 110:+.0f} more")

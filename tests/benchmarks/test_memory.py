@@ -35,7 +35,7 @@ def test_the_docs_tell_of_the_run_that_lies_beside_them() -> None:
 async def test_a_small_one_runs_whole(monkeypatch) -> None:
     monkeypatch.setattr(memory, "LOOK_S", 0.1)
     told = await memory.measure(rollouts=3, calls=2, tokens=1_600, sleep_after_s=0.1)
-    states = ["empty", "all in memory", "idle", "woken", "closed", "closed for a minute"]
+    states = ["empty", "all in memory", "idle", "woken", "closed", "closed for a minute", memory.AGAIN]
     assert [each["state"] for each in told["rows"]] == states
     assert told["rows"][1]["calls"] == 6
     assert told["rows"][0]["rss_mib"] > 20
