@@ -178,14 +178,24 @@ def _first_tokens(rows: Sequence[Row]) -> Iterator[Goal]:
         if beside is None or row.first_token_ms_p50 is None or beside.first_token_ms_p50 is None:
             continue
         added = row.first_token_ms_p50 - beside.first_token_ms_p50
+        least = _beside(rows, row, "least")
+        its = None if least is None or least.first_token_ms_p50 is None else least.first_token_ms_p50
+        its_added = None if its is None else its - beside.first_token_ms_p50
         yield Goal(
             what="first token, p50, beyond the bare pass-through's",
             case=f"16,000 tokens, {row.case}, {row.connections} at a time",
             wanted=f"≤ {FIRST_TOKEN_MS:g} ms",
             measured=f"{added:.2f} ms",
             by_cpu="",
-            # A difference of two times is as good as the ratio of the same rounds.
-            verdict=_judged(added <= FIRST_TOKEN_MS, row.ratio_spread),
+            least="" if its_added is None else f"{its_added:.2f} ms",
+            # A difference of two times is as good as the ratio of the same rounds. Less is more here.
+            verdict=_reached(
+                _judged(added <= FIRST_TOKEN_MS, row.ratio_spread),
+                own=-added,
+                wanted=-FIRST_TOKEN_MS,
+                least=None if its_added is None else -its_added,
+                spread=None if least is None else least.ratio_spread,
+            ),
         )
     if not own:
         yield _missing("first token, p50, beyond the bare pass-through's", "`bin/bench overhead`")
@@ -239,7 +249,7 @@ def section(made: Sequence[Goal]) -> str:
     counts = {each: sum(goal.verdict == each for goal in made) for each in get_args(Verdict)}
     missing = counts["not measured"]
     said = f"Of {len(made)}, {counts['holds']} hold, {counts['does not hold']} do not"
-    said += f", {counts['out of reach']} are out of reach of any recorder here" if counts["out of reach"] else ""
+    said += f", {counts['out of reach']} the least recorder misses too" if counts["out of reach"] else ""
     said += f", {counts['too noisy']} were too noisy to say" if counts["too noisy"] else ""
     said += f", {missing} were not measured" if missing else ""
     lines = "".join(
