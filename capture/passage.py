@@ -28,10 +28,11 @@ from capture import admission, intake
 from capture.asking import CUT, Asking
 from capture.calls import Calls
 from capture.content import Content
+from capture.dialects.express import Lane
 from capture.draft import Draft
 from capture.errors import CaptureError, EngineError, StoreError, TreeringError
 from capture.outlet import maybe_outlet
-from capture.recorder import Lane, Recorder
+from capture.recorder import Recorder
 from capture.silence import Silence
 from capture.tasks import spawn
 from capture.transcripts import Transcript

@@ -32,7 +32,7 @@ from typing import Any, Literal
 
 from capture import rawjson, sse
 from capture.dialects.base import Request, Translator
-from capture.dialects.express import Express, maybe_express
+from capture.dialects.express import Express, Lane, maybe_express
 from capture.engines.base import Choice, Reader, Seen
 from graph.records import Status
 
@@ -40,9 +40,6 @@ State = Literal[
     "waiting", "answering", "refused", "relaying", "finished", "closing", "aborting", "failing", "failed",
     "ended", "released",
 ]  # fmt: skip
-Lane = Callable[[bytes], bytes | None]
-"""The short way of a stream's ordinary tokens: what to relay of what came, None for the long way."""
-
 Step = Literal[
     "answer", "refusal", "bytes", "whole", "finish", "abort", "done", "error", "eof", "cut", "hang_up", "stop",
     "release",
@@ -130,7 +127,7 @@ class Recorder:
         self._decoder = sse.Decoder()
         # The reader's short way, where it has one; of a translated stream, the one to its translator.
         self._express: Callable[[bytes], tuple[bytes, bool] | None] | None = (
-            getattr(reader, "express", None) if translator is None else maybe_express(reader, translator, self._failed)
+            getattr(reader, "express", None) if translator is None else maybe_express(reader, translator, self.failed)
         )
         self._lane: Callable[[], Lane | None] | None = getattr(reader, "maybe_lane", None)
         # The choices that a reader has met, where it can say so cheaply.
@@ -204,7 +201,7 @@ class Recorder:
             try:
                 quick = self._express(data)
             except Exception as error:  # noqa: BLE001 - as in `_read`
-                self._failed(error)
+                self.failed(error)
                 quick = data, False
             if quick is not None:
                 relayed, sampled = quick
@@ -243,10 +240,6 @@ class Recorder:
             return None if quick is None else quick[0]
 
         return lane
-
-    def failed(self, error: Exception) -> None:
-        """Note that recording failed; it costs the record, not the reply."""
-        self._failed(error)
 
     def whole(self, body: bytes, at_ms: float) -> None:
         """Take a whole body, at a time in milliseconds; `release` gives what the client gets of it.
@@ -353,10 +346,11 @@ class Recorder:
         try:
             return reader(data)
         except Exception as error:  # noqa: BLE001 - recording never decides forwarding: a fault here costs the record
-            self._failed(error)
+            self.failed(error)
             return Seen(data=data)
 
-    def _failed(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
+        """Note that recording failed; it costs the record, not the reply."""
         note = f"the reader failed: {type(error).__name__}: {error}"
         if note not in self._reader.undecoded:
             self._reader.undecoded.append(note)

@@ -46,10 +46,7 @@ class Assembly:
                         self._add_call(part)
                         brought = True
             elif isinstance(value, str):
-                pieces = self._pieces.get(name)
-                if pieces is None:
-                    pieces = self._pieces[name] = []
-                pieces.append(value)
+                self.pieces(name).append(value)
                 brought = brought or value != ""
             elif value is not None:
                 self._other[name] = value
@@ -57,10 +54,7 @@ class Assembly:
 
     def add_text(self, name: str, text: str) -> None:
         """Take the next delta where it is a piece of text, and no role, by its name."""
-        pieces = self._pieces.get(name)
-        if pieces is None:
-            pieces = self._pieces[name] = []
-        pieces.append(text)
+        self.pieces(name).append(text)
 
     def pieces(self, name: str) -> list[str]:
         """Return where the pieces of a text are kept, by its name."""

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 Token = tuple[bytes, bytes, bytes, str, bytes, bytes]
-"""As `capture.engines.stamp` has it: what a chat client gets, the name of the text's field, the text, raw and read, the
-logprob and the id."""
+"""What a chat client gets of a token's event, the text's field, the text as it came and as it reads, logprob and id."""
 
 
 Lane = Callable[[bytes], bytes | None]

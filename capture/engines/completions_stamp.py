@@ -11,8 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from capture import rawjson
-from capture.engines.stamp import ASCII, FLOAT, ID, TEXT, read_text
+from capture.engines.stamp import ASCII, FLOAT, ID, TEXT, begin_of, read_text
 
 _CHOICE = ["index", "text", "logprobs", "finish_reason", "stop_reason", "prompt_token_ids", "token_ids"]
 """A choice's fields, in the order in which vLLM writes them."""
@@ -76,15 +75,8 @@ def maybe_stamp(
     """
     if len(choices) != 1 or list(choices[0]) != _CHOICE or next(reversed(top)) != "choices" or _TELLING & top.keys():
         return None
-    begin = _begin_of(top, choices[0])
+    begin = begin_of(top, choices[0], value=b"text")
     if not data.startswith(begin):
         return None
     renamed = top if model is None or "model" not in top else top | {"model": model}
-    return Stamp(begin, shown=_begin_of(renamed, choices[0]))
-
-
-def _begin_of(top: dict[str, bytes], fields: dict[str, bytes]) -> bytes:
-    """Return what an event of one choice begins with, written without spaces, up to the value of `text`."""
-    before = {name: raw for name, raw in top.items() if name != "choices"}
-    opened = rawjson.join(before)[:-1] + (b"," if before else b"")
-    return opened + b'"choices":[{"index":' + fields["index"] + b',"text":'
+    return Stamp(begin, shown=begin_of(renamed, choices[0], value=b"text"))

@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from capture import rawjson
+from capture.dialects.express import Lane, Token
 from capture.engines.sampled import decode_ids, decode_logprobs
 
 _LOGPROBS = b',"logprobs":'
@@ -56,14 +57,8 @@ _token = re.compile(
 ).fullmatch  # fmt: skip
 
 
-Token = tuple[bytes, bytes, bytes, str, bytes, bytes]
-"""What the client gets of a token's event, the text's field, the text as it came and as it reads, logprob and id."""
-
 Tell = Callable[[bytes, bytes, str], bytes | None]
 """Says what the client gets of a text, by its field, raw and read; None, and nothing is changed, if it can't say."""
-
-Lane = Callable[[bytes], bytes | None]
-"""Records an event and returns what the client gets of it; None, and nothing is changed, if it is not for this way."""
 
 # The raw delta and the delta, the raw logprobs and the logprobs, the raw ids and the ids.
 Piece = tuple[bytes, dict[str, Any], bytes, list[float], bytes, list[int]]
@@ -136,30 +131,18 @@ class Stamp:
                 said = read_text(text)
             except ValueError:
                 return None
+            shown = before + delta + behind if tell is None else tell(name, text, said)
+            if shown is None:
+                return None
             add = adds.get(name)
             if add is None:
                 add = adds[name] = keep(name.decode()).append
             add(said)
             add_id(token)
             add_logprob(logprob)
-            return before + delta + behind
-
-        def told(event: bytes) -> bytes | None:
-            if not event.startswith(lead) or (found := _token(event, n_lead)) is None:
-                return None
-            _, name, text, logprob, token = found.groups()
-            try:
-                said = read_text(text)
-            except ValueError:
-                return None
-            shown = tell(name, text, said) if tell is not None else None
-            if shown is not None:
-                keep(name.decode()).append(said)
-                add_id(token)
-                add_logprob(logprob)
             return shown
 
-        return lane if tell is None else told
+        return lane
 
     def maybe_read(self, data: bytes, lead: int = 0, tail: int = 0) -> Piece | None:
         """Read a chunk, `lead` and `tail` bytes of something else around it; None if only the full reader can.
@@ -220,8 +203,11 @@ def maybe_begin(data: bytes, top: dict[str, bytes], choices: Sequence[dict[str, 
     return begin if data.startswith(begin) else None
 
 
-def begin_of(top: dict[str, bytes], fields: dict[str, bytes]) -> bytes:
-    """Return what a chunk of one choice begins with, written without spaces, up to the value of `delta`."""
+def begin_of(top: dict[str, bytes], fields: dict[str, bytes], *, value: bytes = b"delta") -> bytes:
+    """Return what a chunk of one choice begins with, written without spaces, up to the field that brings text.
+
+    `value` is that field's name: `text` in a completion's.
+    """
     before = {name: raw for name, raw in top.items() if name != "choices"}
     opened = rawjson.join(before)[:-1] + (b"," if before else b"")
-    return opened + b'"choices":[{"index":' + fields["index"] + b',"delta":'
+    return opened + b'"choices":[{"index":' + fields["index"] + b',"' + value + b'":'

@@ -18,13 +18,14 @@ import msgspec
 
 from capture import rawjson
 from capture.dialects.base import Request
+from capture.dialects.express import Lane, Token
 from capture.engines import tips, vllm_completions
 from capture.engines.base import A_FEW, Ask, Reader, Seen
 from capture.engines.chat_reader import FLAGS, ChatReader, Track
 from capture.engines.id_text import maybe_parse
 from capture.engines.lift import Lifted, maybe_lift
 from capture.engines.sampled import NULL
-from capture.engines.stamp import Lane, Piece, Stamp, Tell, Token, begin_of, maybe_begin
+from capture.engines.stamp import Piece, Stamp, Tell, begin_of, maybe_begin
 from capture.engines.tips import Known, Later
 from capture.engines.wire import ON_THE_FINISH, with_usage
 from capture.errors import EngineError
@@ -180,12 +181,8 @@ class VllmReader(ChatReader):
             return None
         token = stamp.maybe_token(raw)
         if token is not None:
-            self._events += 1
-            shown, name, _, said, logprob, id_ = token
-            track = self._stamped
-            track.assembly.add_text(name.decode(), said)
-            track.sampled.take_one(int(id_), float(logprob))
-            return shown, True
+            self.take_token(token)
+            return token[0], True
         if not is_plain(raw) or (piece := stamp.maybe_read(raw, 6, 2)) is None:
             return None
         self._events += 1

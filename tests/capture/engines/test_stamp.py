@@ -9,11 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from capture.dialects.chat import Chat
+from capture.dialects.express import Lane
 from capture.engines.base import Choice, Seen
 from capture.engines.sampled import MAX_DOUBTS
 from capture.engines.stamp import Stamp, begin_of, maybe_begin
 from capture.engines.vllm import VllmReader
-from capture.recorder import Lane, Recorder
+from capture.recorder import Recorder
 from capture.sse import encode
 from tests.engine import chunk, usage_chunk
 from tests.playbook import body
