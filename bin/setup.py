@@ -62,6 +62,8 @@ PROJECT = ROOT / "pyproject.toml"
 # The version, of both distributions: an editable install has it as it was when it was made.
 RELEASE = ROOT / "client" / "VERSION"
 VERSIONS = ROOT / "tests" / "versions.toml"
+# What is compiled into .venv where it can be.
+LANE = (ROOT / "setup.py", ROOT / "capture" / "engines" / "_lane.c")
 TINY_MODEL = ROOT / "tests" / "real" / "tiny_model.py"
 # Folder in .real → what the model's writer is told.
 MODELS: dict[str, tuple[str, ...]] = {"model": (), "model-sharp": ("--words",)}
@@ -287,9 +289,24 @@ def install_project(extras: frozenset[str]) -> None:
     env = install_environment()
     command = installer(VENV, env)
     target = f"{ROOT}[{','.join(sorted(extras))}]" if extras else str(ROOT)
+    if can_compile(str(VENV / "bin" / "python")):
+        env.setdefault("COMPILE_TREERING", "1")
     with tempfile.TemporaryDirectory() as folder:
         exact = ["-c", str(pins("test", Path(folder)))] if "test" in extras else []
         run([*command, *exact, "-e", target], env=env)
+
+
+def can_compile(python: str) -> bool:
+    """Tell whether an extension in C can be built for a Python: with its compiler, and its headers."""
+    # Of a Debian's Python the headers are in a package of their own.
+    look = (
+        "import os, shutil, sysconfig as s;"
+        "compiler = (os.environ.get('CC') or s.get_config_var('CC') or 'cc').split();"
+        "header = os.path.join(s.get_paths()['include'], 'Python.h');"
+        "raise SystemExit(not (shutil.which(compiler[0]) and os.path.exists(header)))"
+    )
+    tried = subprocess.run([python, "-c", look], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return tried.returncode == 0
 
 
 def set_up_project(*wanted: str) -> None:
@@ -302,9 +319,9 @@ def set_up_project(*wanted: str) -> None:
     def key() -> str:
         # pyvenv.cfg holds the Python's version; ROOT, since an environment cannot be moved.
         python = (VENV / "pyvenv.cfg").read_text() if (VENV / "bin" / "python").exists() else "none"
-        return digest(
-            PROJECT, RELEASE, VERSIONS if "test" in extras() else "ranges", str(ROOT), python, sorted(extras())
-        )
+        compiled = (*LANE, os.environ.get("COMPILE_TREERING"))
+        exact = VERSIONS if "test" in extras() else "ranges"
+        return digest(PROJECT, RELEASE, *compiled, exact, str(ROOT), python, sorted(extras()))
 
     def build() -> None:
         names = extras()

@@ -5,8 +5,8 @@ Rules
   behind the last chunk is thrown away, as every proxy does, and counted.
 - Where the network cut the bytes changes nothing: what stands before something that is no chunk is given out.
 
-An engine that streams writes one chunk at a time, and it comes in one piece: that is looked for first (`maybe_one`),
-in one comparison.
+An engine that streams writes one chunk at a time, and it comes in one piece: between two chunks that is looked for
+first (`maybe_one`), in one comparison, and nothing of it is noted here.
 """
 
 from __future__ import annotations
@@ -28,11 +28,31 @@ for _size in range(1, 4_096):
     _LEADS[_size + 4 + len(b"%x" % _size)] = b"%x\r\n" % _size
 
 
+def maybe_one(data: bytes) -> bytes | None:
+    """Return the data of one whole chunk, as engines write them, an event each; None for anything else."""
+    if not data.endswith(b"\r\n"):
+        return None
+    if len(data) < _N_LEADS:
+        # An event of a token or a few.
+        lead = _LEADS[len(data)]
+        return data[len(lead) : -2] if lead and data.startswith(lead) else None
+    end = data.find(b"\r\n", 0, 10)
+    size = len(data) - end - 4
+    return data[end + 2 : -2] if size > 0 and data[:end] == b"%x" % size else None
+
+
+def framed(piece: bytes) -> bytes:
+    """Return the chunk that brings a piece; nothing for an empty one, which would be the last."""
+    return b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
+
+
 class Chunks:
     """Takes the transfer coding off a body (RFC 9112, section 7.1). Sans-I/O."""
 
     def __init__(self) -> None:
         self.ended = False
+        # What comes next begins a chunk: whoever has one whole chunk may read it without us (`maybe_one`).
+        self.at_border = True
         # Why what came is no chunk; nothing more is read then.
         self.broken: ValueError | None = None
         # What came behind the end.
@@ -46,18 +66,6 @@ class Chunks:
     def __repr__(self) -> str:
         return f"<Chunks {'ended' if self.ended else self._left}, {len(self._held)} bytes held>"
 
-    def maybe_one(self, data: bytes) -> bytes | None:
-        """Return the data of one whole chunk, as engines write them, an event each; None for anything else."""
-        if self._left is not None or self._held or self._trailer or not data.endswith(b"\r\n"):
-            return None
-        if len(data) < _N_LEADS:
-            # An event of a token or a few.
-            lead = _LEADS[len(data)]
-            return data[len(lead) : -2] if lead and data.startswith(lead) else None
-        end = data.find(b"\r\n", 0, 10)
-        size = len(data) - end - 4
-        return data[end + 2 : -2] if size > 0 and data[:end] == b"%x" % size else None
-
     def feed(self, data: bytes) -> list[bytes]:
         """Take the next bytes; return those of the body. What is no chunk is told in `broken`."""
         out: list[bytes] = []
@@ -66,6 +74,7 @@ class Chunks:
                 self._feed(data, out)
             except ValueError as error:
                 self.broken = error
+        self.at_border = self.broken is None and self._left is None and not (self._held or self._trailer)
         return out
 
     def _feed(self, data: bytes, out: list[bytes]) -> None:

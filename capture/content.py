@@ -25,6 +25,9 @@ HIGH_BYTES = 2**19
 Sink = Callable[[bytes], bool]
 """Takes a piece; False asks for no more of them."""
 
+Rush = Callable[[bytes], bool]
+"""Takes a piece as it came, in one whole chunk; False, and nothing is changed, where it is for the sink."""
+
 
 class Source(Protocol):
     """Where a body comes from."""
@@ -53,6 +56,8 @@ class Content:
         self._broken: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._sink: Sink | None = None
+        # While it is poured, who may take a piece before it is unwrapped.
+        self.rush: Rush | None = None
         self._stopped = False
         # Who waits wants all of it, and is not woken for less.
         self._whole = False
@@ -101,20 +106,21 @@ class Content:
             else:
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def pour(self, sink: Sink) -> bool:
+    async def pour(self, sink: Sink, rush: Rush | None = None) -> bool:
         """Hand each piece to `sink` in the step that read it, until it says False (return True), or to the end (False).
 
-        Raises as `readany` does, and what `sink` raises.
+        What comes in a chunk of its own is offered to `rush` first. Raises as `readany` does, and what they raise.
         """
         while self._pieces:
             if not sink(self._take()):
                 return True
         if not self.ended:
             self._sink, self._stopped = sink, False
+            self.rush = rush
             try:
                 await self._wait()
             finally:
-                self._sink = None
+                self._sink = self.rush = None
             if self._stopped:
                 return True
         if self._broken is not None:
@@ -130,11 +136,10 @@ class Content:
             try:
                 more = sink(piece)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is raised where the pouring is awaited
-                more = False
-                self._wake(error)
-            if not more:
-                self._sink, self._stopped = None, True
-                self._wake()
+                self.stop(error)
+            else:
+                if not more:
+                    self.stop()
             return
         self._pieces.append(piece)
         self._size += len(piece)
@@ -144,6 +149,11 @@ class Content:
             self._wake()
         elif not self._whole:
             self._wake()
+
+    def stop(self, error: Exception | None = None) -> None:
+        """Pour no more; the error is raised where the pouring is awaited."""
+        self._sink, self.rush, self._stopped = None, None, True
+        self._wake(error)
 
     def end(self) -> None:
         """Take the end."""

@@ -13,12 +13,15 @@ from aiohttp import web
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_writer import StreamWriter
 
+from capture.chunks import framed
+
 
 class Outlet:
     """One agent's connection, while a stream in chunks goes out on it."""
 
     def __init__(self, transport: asyncio.Transport, protocol: BaseProtocol) -> None:
-        self._write = transport.write
+        # Writes a whole chunk, where it `is_open`.
+        self.send = transport.write
         self._is_closing = transport.is_closing
         self._protocol = protocol
 
@@ -27,10 +30,14 @@ class Outlet:
 
     def write(self, piece: bytes) -> bool:
         """Write a piece that is not empty; False, and nothing is written, where the other way must be gone."""
-        if self._protocol.writing_paused or self._is_closing():
+        if not self.is_open():
             return False
-        self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        self.send(framed(piece))
         return True
+
+    def is_open(self) -> bool:
+        """Say whether the connection takes a chunk at present."""
+        return not (self._protocol.writing_paused or self._is_closing())
 
 
 def maybe_outlet(response: web.StreamResponse) -> Outlet | None:

@@ -280,7 +280,7 @@ class Passage:
         content = answer.content
         pourable = content if isinstance(content, Content) else None
         outlet = maybe_outlet(response) if response is not None and pourable is not None else None
-        write = outlet.write if outlet is not None else _written
+        write, send, is_open = _NOWHERE if outlet is None else (outlet.write, outlet.send, outlet.is_open)
         name = f"keep alive {self._draft.live.id}/{self._draft.n}"
 
         def attend(now: float) -> None:
@@ -306,13 +306,33 @@ class Passage:
                 attend(now)
             return relayed
 
+        def rush(chunk: bytes) -> bool:
+            """Take and pass on the chunk of an ordinary token: `pass_on`, less all that it can't change."""
+            if lane is None or not is_open():
+                return False
+            try:
+                told = lane.chunk(chunk)
+            except Exception as error:  # noqa: BLE001 - recording never decides forwarding
+                recorder.failed(error)
+                return False
+            if told is None:
+                return False
+            silence.since = now = monotonic()
+            if now > due:
+                attend(now)
+            relayed, whole = told
+            if relayed:
+                add(relayed)
+                send(whole)
+            return True
+
         def pass_on(data: bytes) -> bool:
             nonlocal lane, owed
             relayed = None
             if lane is not None:
-                # The ordinary token: `take`, less all that it can't change.
+                # An ordinary token that did not come in a chunk of its own.
                 try:
-                    relayed = lane(data)
+                    relayed = lane.event(data)
                 except Exception as error:  # noqa: BLE001 - recording never decides forwarding
                     recorder.failed(error)
                 if relayed is not None:
@@ -342,7 +362,7 @@ class Passage:
                         if outlet is not None and pourable is not None:
                             going = True
                             try:
-                                going = await pourable.pour(pass_on)
+                                going = await pourable.pour(pass_on, rush)
                             finally:
                                 silence.breakable = False
                                 relayed, owed = owed, b""
@@ -491,8 +511,15 @@ class Passage:
 
 
 def _written(piece: bytes) -> bool:
-    """Stand in for an outlet where there is none: nothing is poured then."""
     raise AssertionError(f"{len(piece)} bytes were poured, and nobody takes them")
+
+
+def _closed() -> bool:
+    return False
+
+
+_NOWHERE = _written, _written, _closed
+"""Stands in for an outlet where there is none: nothing is poured then."""
 
 
 def is_gone(incoming: web.BaseRequest) -> bool:

@@ -32,7 +32,7 @@ from typing import Any, Literal
 
 from capture import rawjson, sse
 from capture.dialects.base import Request, Translator
-from capture.dialects.express import Express, Lane, maybe_express
+from capture.dialects.express import Express, Lane, PlainLane, maybe_express
 from capture.engines.base import Choice, Reader, Seen
 from graph.records import Status
 
@@ -235,11 +235,11 @@ class Recorder:
             # Not by itself: it must not be asked of an event that `feed` asks it of again.
             return express.maybe_lane()
 
-        def lane(data: bytes) -> bytes | None:
+        def way(data: bytes) -> bytes | None:
             quick = express(data)
             return None if quick is None else quick[0]
 
-        return lane
+        return PlainLane(way)
 
     def whole(self, body: bytes, at_ms: float) -> None:
         """Take a whole body, at a time in milliseconds; `release` gives what the client gets of it.

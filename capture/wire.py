@@ -24,7 +24,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpResponseParser, RawResponseMessage
 from aiohttp.http_exceptions import HttpProcessingError
 
-from capture.chunks import Chunks
+from capture.chunks import Chunks, maybe_one
 from capture.content import HIGH_BYTES, Answer, Content, incomplete
 
 _END = b"\r\n\r\n"
@@ -210,10 +210,19 @@ class Link(BaseProtocol):
     def _read_chunks(self, data: bytes) -> None:
         content = self._content
         assert content is not None
-        one = self._chunks.maybe_one(data)
-        if one is not None:
-            content.feed(one)
-            return
+        if self._chunks.at_border:
+            rush = content.rush
+            if rush is not None:
+                try:
+                    if rush(data):
+                        return
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is raised where the pouring is awaited
+                    content.stop(error)
+                    return
+            one = maybe_one(data)
+            if one is not None:
+                content.feed(one)
+                return
         for piece in self._chunks.feed(data):
             content.feed(piece)
         if self._chunks.broken is not None:

@@ -16,12 +16,46 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from capture.chunks import framed, maybe_one
+
 Token = tuple[bytes, bytes, bytes, str, bytes, bytes]
 """What a chat client gets of a token's event, the text's field, the text as it came and as it reads, logprob and id."""
 
 
-Lane = Callable[[bytes], bytes | None]
+Way = Callable[[bytes], bytes | None]
 """Records an event and returns what the client gets of it; None, and nothing is changed, if it is not for this way."""
+
+
+class Lane(Protocol):
+    """The way of a stream's ordinary tokens."""
+
+    @property
+    def event(self) -> Way:
+        """The way itself."""
+
+    def chunk(self, data: bytes, /) -> tuple[bytes, bytes] | None:
+        """Do the same with an event in one whole chunk (RFC 9112, 7.1); return also the chunk that brings it on.
+
+        Both are empty where the client is not shown the event.
+        """
+
+
+class PlainLane:
+    """A lane made of a way."""
+
+    def __init__(self, event: Way) -> None:
+        self.event = event
+
+    def __repr__(self) -> str:
+        return f"<PlainLane {self.event!r}>"
+
+    def chunk(self, data: bytes, /) -> tuple[bytes, bytes] | None:
+        """Do what `Lane.chunk` says."""
+        event = maybe_one(data)
+        if event is None:
+            return None
+        shown = self.event(event)
+        return None if shown is None else (shown, framed(shown))
 
 
 class Terse(NamedTuple):
@@ -55,7 +89,7 @@ class Reads(Protocol):
         """Record it."""
 
     def maybe_told_lane(self, stamp: object, tell: Callable[[bytes, bytes, str], bytes | None]) -> Lane | None:
-        """Return a function that does all of it, while that stamp serves; None where there is none."""
+        """Return a lane that does all of it, while that stamp serves; None where there is none."""
 
 
 class Tells(Protocol):
@@ -101,7 +135,7 @@ class Express:
         return told, True
 
     def maybe_lane(self) -> Lane | None:
-        """Return the same as one function, for as long as it says something; None while there is none."""
+        """Return the same as a lane, for as long as it says something; None while there is none."""
         return self._reader.maybe_told_lane(self._stamp, self._maybe_tell)
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -155,3 +156,11 @@ def test_harbor_says_what_it_lacks(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(setup.SetupError, match="tmux"):
         setup.install_python_agent("harbor")
+
+
+def test_an_extension_is_compiled_where_there_are_a_compiler_and_headers(monkeypatch):
+    monkeypatch.setenv("CC", "no-such-compiler -O2")
+    assert not setup.can_compile(sys.executable)
+    monkeypatch.setenv("CC", sys.executable)
+    there = Path(sysconfig.get_paths()["include"], "Python.h").exists()
+    assert setup.can_compile(sys.executable) == there

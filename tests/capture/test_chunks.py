@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capture.chunks import MOST_SIZE_LINE, MOST_TRAILER, Chunks
+from capture.chunks import MOST_SIZE_LINE, MOST_TRAILER, Chunks, framed, maybe_one
 
 
 def read(chunks: Chunks, *pieces: bytes) -> bytes:
@@ -36,7 +36,7 @@ def test_however_the_network_cuts_it_the_body_is_the_same(pieces: list[bytes], f
 @given(st.binary(max_size=300), st.binary(max_size=10))
 def test_one_whole_chunk_is_seen_at_once_and_means_what_the_decoder_says(piece: bytes, behind: bytes) -> None:
     raw = b"%x\r\n%b\r\n%b" % (len(piece), piece, behind)
-    one = Chunks().maybe_one(raw)
+    one = maybe_one(raw)
     if one is not None:
         assert one == read(Chunks(), raw) != b""
     if piece and not behind:
@@ -47,16 +47,32 @@ def test_one_whole_chunk_is_seen_at_once_and_means_what_the_decoder_says(piece: 
     "raw", [b"", b"\r\n", b"0\r\n\r\n", b"3\r\nab\r\n", b"03\r\nabc\r\n", b"+3\r\nabc\r\n", b"1_0\r\n", b"3\r\nabc"]
 )
 def test_what_is_not_one_whole_chunk_is_left_to_the_decoder(raw: bytes) -> None:
-    assert Chunks().maybe_one(raw) is None
+    assert maybe_one(raw) is None
 
 
 def test_within_a_chunk_nothing_is_one() -> None:
     chunks = Chunks()
+    assert chunks.at_border
     assert chunks.feed(b"a\r\n12345") == [b"12345"]
-    assert chunks.maybe_one(b"1\r\nx\r\n") is None
+    assert not chunks.at_border
     assert chunks.feed(b"1\r\nx\r") == [b"1\r\nx\r"]
-    assert chunks.feed(b"\r\n1\r\nx\r\n0\r\n\r\n") == [b"x"]
+    assert not chunks.at_border
+    assert chunks.feed(b"\r\n1\r\nx\r\n") == [b"x"]
+    assert chunks.at_border
+    assert chunks.feed(b"0\r\n\r\n") == []
     assert chunks.ended
+
+
+@pytest.mark.parametrize("raw", [b"1\r\nx\r", b"1", b"1\r\nx\r\n0\r\n", b"1\r\nx\r\nzz\r\n"])
+def test_behind_a_cut_or_a_fault_nothing_begins(raw: bytes) -> None:
+    chunks = Chunks()
+    chunks.feed(raw)
+    assert not chunks.at_border
+
+
+@given(st.binary(max_size=5000))
+def test_a_chunk_that_is_written_is_read_at_once(piece: bytes) -> None:
+    assert (maybe_one(framed(piece)) if piece else framed(piece)) == (piece or b"")
 
 
 def test_fields_behind_the_last_chunk_are_thrown_away() -> None:

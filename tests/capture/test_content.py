@@ -155,6 +155,29 @@ async def test_what_a_sink_raises_is_raised_where_it_was_poured(content: Content
     assert await content.readany() == b"b"
 
 
+async def test_the_chunk_of_a_piece_is_offered_first_while_it_is_poured(content: Content) -> None:
+    assert content.rush is None
+    pouring = spawn(content.pour(lambda piece: piece != b"stop", lambda _: True), name="pour")
+    await turns()
+    assert content.rush is not None
+    assert content.rush(b"1\r\na\r\n")
+    content.feed(b"stop")
+    # Who has enough is offered nothing more, although it has not run yet.
+    assert content.rush is None
+    assert await pouring is True
+
+
+async def test_what_went_wrong_with_a_chunk_is_raised_where_it_was_poured(content: Content) -> None:
+    pouring = spawn(content.pour(lambda _: True, lambda _: True), name="pour")
+    await turns()
+    content.stop(RuntimeError("a"))
+    assert content.rush is None
+    with pytest.raises(RuntimeError, match="a"):
+        await pouring
+    content.feed(b"b")
+    assert await content.readany() == b"b"
+
+
 async def test_who_stops_pouring_leaves_the_rest_to_the_next(content: Content) -> None:
     got: list[bytes] = []
 

@@ -251,6 +251,53 @@ async def test_what_is_poured_is_held_where_nobody_takes_it_and_all_arrives() ->
         assert got[0] < 40 * len(piece)
 
 
+@pytest.mark.parametrize("takes", [b"ae", b"a", b""])
+async def test_what_comes_at_a_chunks_border_is_offered_first_and_nothing_else(takes: bytes) -> None:
+    async with scripted([CHUNKED, None]) as script, wired(script) as wire:
+        answer = await wire.ask(HEAD, b"{}")
+        assert isinstance(answer.content, Content)
+        (link,) = wire._links
+        offered: list[bytes] = []
+        poured: list[bytes] = []
+
+        def rush(chunk: bytes) -> bool:
+            offered.append(chunk)
+            return chunk[3:4] in takes
+
+        def sink(piece: bytes) -> bool:
+            poured.append(piece)
+            return True
+
+        pouring = spawn(answer.content.pour(sink, rush), name="pour")
+        await asyncio.sleep(0)
+        # The second and third are cut in the middle; the fourth comes behind a rest.
+        for data in (b"1\r\na\r\n", b"2\r\nb", b"b\r\n3\r\nccc\r", b"\n1\r\nd\r\n", b"1\r\ne\r\n"):
+            link.data_received(data)
+        assert offered == [b"1\r\na\r\n", b"2\r\nb", b"1\r\ne\r\n"]
+        assert b"".join(poured) == bytes(byte for byte in b"abbcccde" if byte not in takes)
+        link.data_received(b"0\r\n\r\n")
+        assert await pouring is False
+
+
+async def test_what_goes_wrong_with_a_chunk_is_raised_where_it_is_poured() -> None:
+    async with scripted([CHUNKED, None]) as script, wired(script) as wire:
+        answer = await wire.ask(HEAD, b"{}")
+        assert isinstance(answer.content, Content)
+        (link,) = wire._links
+
+        def rush(chunk: bytes) -> bool:
+            raise RuntimeError(chunk.decode())
+
+        pouring = spawn(answer.content.pour(lambda _: True, rush), name="pour")
+        await asyncio.sleep(0)
+        link.data_received(b"1\r\na\r\n")
+        with pytest.raises(RuntimeError, match="a"):
+            await pouring
+        link.data_received(b"1\r\nb\r\n")
+        assert await answer.content.readany() == b"b"
+        answer.close()
+
+
 async def test_where_nothing_listens_is_an_error(unused_tcp_port: int) -> None:
     wire = Wire("localhost", unused_tcp_port, keepalive_s=3, connect_s=5, max_line=1000)
     with pytest.raises(OSError, match="Connect call failed"):

@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from capture import content as contents
+from capture.chunks import maybe_one
 from capture.content import Answer, Content
 from capture.wire import Wire
 
@@ -232,10 +233,19 @@ class Asked:
                 self.got += rest
             elif step == "pour":
                 await content.pour(self._sink)
+            elif step == "rush":
+                await content.pour(self._sink, self._rush)
 
     def _sink(self, piece: bytes) -> bool:
         self.got += piece
         return len(self.got) % 3 != 0
+
+    def _rush(self, chunk: bytes) -> bool:
+        piece = maybe_one(chunk)
+        if piece is None or (len(self.got) + len(piece)) % 3 == 1:
+            return False
+        self.got += piece
+        return True
 
 
 def chunked(body: bytes, size: int) -> bytes:
@@ -272,7 +282,7 @@ class Connections(RuleBasedStateMachine):
 
     # What we do.
 
-    @rule(plan=st.lists(st.sampled_from(["any", "pour", "pour", "wait", "rest", "close", "forget"]), max_size=4))
+    @rule(plan=st.lists(st.sampled_from(["any", "pour", "rush", "wait", "rest", "close", "forget"]), max_size=4))
     def ask(self, plan: list[str]) -> None:
         one = Asked(len(self.asked), plan)
         self.asked.append(one)

@@ -138,6 +138,21 @@ def test_what_the_dockerfile_copies_builds_the_same_wheel(at_hand, built, clone,
     assert names(one(tmp_path / "dist", "treering-*.whl")) == names(one(built, "treering-*.whl"))
 
 
+def test_asked_for_it_the_wheel_has_the_compiled_lane(at_hand, built, tmp_path):
+    words = ["build", "-q", "--wheel", "--offline", "--no-index", "--find-links", PART / "wheels"]
+    source = one(built, "treering-*.tar.gz")
+    uv_build = [setup.find_uv(), *words, "--python", at_hand["3.13"], "-o", tmp_path / "dist", source]
+    run(*uv_build, cwd=tmp_path, COMPILE_TREERING="1")
+    wheel = one(tmp_path / "dist", "treering-*.whl")
+    (lane,) = names(wheel) - names(one(built, "treering-*.whl"))
+    assert re.fullmatch(r"capture/engines/_lane\.cpython-313-.+\.so", lane)
+    run(setup.find_uv(), "venv", "-q", "--python", at_hand["3.13"], tmp_path / "venv", cwd=tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    uv("pip", "install", "-q", "--python", python, wheel, cwd=tmp_path)
+    look = "from capture.engines import stamp; print(stamp.compiled.__module__)"
+    assert run(python, "-W", "error", "-c", look, cwd=tmp_path) == "capture.engines._lane\n"
+
+
 @pytest.mark.parametrize("form", ["wheel", "sdist"])
 @pytest.mark.parametrize("name", NAMES)
 def test_it_installs_clean_and_works(name, form, at_hand, clone, built, tmp_path):

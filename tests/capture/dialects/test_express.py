@@ -130,7 +130,7 @@ def agree(dialect: str, pieces: list[bytes]) -> None:
     quick, full, readers, translators = recorders(dialect)
     lane = None
     for at, piece in enumerate(pieces):
-        told = None if lane is None else lane(piece)
+        told = None if lane is None else lane.event(piece)
         if told is None:
             told = quick.feed(piece, at)
             lane = quick.maybe_lane()
@@ -199,7 +199,7 @@ def test_an_ordinary_stream_goes_the_short_way(dialect: str, field: str, monkeyp
     for text, spelled in (("c d", b'"c d"'), ('"\n', rb'"\"\n"'), ("é\U0001f600", '"é\U0001f600"'.encode())):
         # By the lane of the relay's, and without.
         event = encode(compact(chunk({field: text})))
-        shown = lane(event)
+        shown = lane.event(event)
         assert shown is not None
         assert (shown == quick.feed(event, 1)) == (dialect != "responses")
         assert (spelled in shown, shown == b"") == (not hidden, hidden)

@@ -225,7 +225,7 @@ class Laned:
         self.taken = 0
 
     def feed(self, raw: bytes, at_ms: float) -> bytes:
-        relayed = None if self.lane is None else self.lane(raw)
+        relayed = None if self.lane is None else self.lane.event(raw)
         if relayed is None:
             relayed = self.recorder.feed(raw, at_ms)
             self.lane = self.recorder.maybe_lane()
@@ -312,7 +312,7 @@ def test_logprobs_of_a_lane_are_read_as_in_full(logprob: float) -> None:
         reader.event(TOKEN)
     lane = readers[0].maybe_lane()
     assert lane is not None
-    if lane(raw) is None:
+    if lane.event(raw) is None:
         # Written without a fraction, or with a longer exponent: no number of a token's.
         readers[0].event(raw[6:-2])
     readers[1].event(raw[6:-2])
