@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Set
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -306,15 +305,11 @@ def _refuse_media_urls(request: Request) -> None:
             )
 
 
-_FETCHED = attrgetter("fetched")
-
-
 def _fetched(request: Request) -> Iterable[str | None]:
     """Return for each message where it names a medium that the engine would have to fetch, None where nowhere."""
     if request.elements is not None:
-        found = list(map(_FETCHED, request.elements))
         # Of four hundred messages hardly ever one has any, so they are not looked at one by one.
-        return found if any(found) else ()
+        return [one.fetched for one in request.elements] if request.elements.fetches else ()
     raw = request.fields.get("messages", b"")
     if b"_url" not in raw:
         return ()

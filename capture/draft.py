@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,9 +23,6 @@ from graph.records import Call, Status, Weights
 
 if TYPE_CHECKING:
     from capture.passage import Passage
-
-
-_RAW, _NAME = attrgetter("raw"), attrgetter("name")
 
 
 class Draft:
@@ -290,8 +286,8 @@ class Draft:
             return None
         return Parts(
             fields=request.fields,
-            elements=list(map(_RAW, request.elements)),
-            names=list(map(_NAME, request.elements)),
+            elements=request.elements.raws,
+            names=request.elements.names,
             messages=request.messages,
             sent=self.admitted.fields if self.admitted is not None else None,
         )
@@ -308,8 +304,8 @@ class Draft:
             return None
         return Parts(
             fields=admitted.fields,
-            elements=list(map(_RAW, request.elements)),
-            names=list(map(_NAME, request.elements)),
+            elements=request.elements.raws,
+            names=request.elements.names,
             messages=request.messages,
         )
 

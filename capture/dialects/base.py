@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from capture import sse
-from capture.dialects.elements import Element
+from capture.dialects.elements import Said
 from capture.errors import TreeringError
 from graph.records import Message
 
@@ -97,7 +97,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     # For the translator: the body as parsed, and whatever else `read` found out.
     original: Any = None
     # The elements of `fields["messages"]`, each read; None where strict JSON can't read them.
-    elements: tuple[Element, ...] | None = None
+    elements: Said | None = None
     # Of a translated request: the body that it came in; None where nobody has taken that apart.
     own: Own | None = None
 

@@ -11,22 +11,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from capture import rawjson, sse
 from capture.dialects.base import NO_TARGET, Asked, Earlier, Request, Target, Translator
-from capture.dialects.elements import Element, Elements, Tools
+from capture.dialects.elements import Element, Elements, Said, Tools
 from capture.errors import ClientError, TreeringError
 from graph import messages as canonical
 from graph.records import Message
 
 # One for all: the dialects that are translated come by here too.
 _elements = Elements()
-
-_MESSAGE, _VALUE = attrgetter("message"), attrgetter("value")
 
 MAX_CHOICES = 128
 """Most replies one call may ask for: OpenAI's own limit; each is a record of its own."""
@@ -107,9 +104,15 @@ class Chat:
         _check(fields)
         doubts: list[str] = []
         # What strict JSON can't read is decoded with the other values, as far as that goes.
-        elements = _elements.maybe_messages(fields["messages"]) if elements is None else elements
+        said = (
+            _elements.maybe_messages(fields["messages"])
+            if elements is None
+            else elements
+            if isinstance(elements, Said)
+            else Said(elements)
+        )
         tools = _elements.maybe_tools(fields["tools"]) if "tools" in fields else None
-        read = {name for name, found in (("messages", elements), ("tools", tools)) if found is not None}
+        read = {name for name, found in (("messages", said), ("tools", tools)) if found is not None}
         values = _values({name: raw for name, raw in fields.items() if name not in read}, doubts)
         options = values.get("stream_options")
         top = values.get("top_logprobs")
@@ -126,14 +129,14 @@ class Chat:
             model=values.get("model"),
             choices=values.get("n") or 1,
             asked=asked,
-            messages=_messages(values.get("messages")) if elements is None else tuple(map(_MESSAGE, elements)),
+            messages=_messages(values.get("messages")) if said is None else said.messages,
             tools=canonical.tools_digest(values.get("tools")) if tools is None else tools.digest,
             tool_names=canonical.tool_names(values.get("tools")) if tools is None else tools.names,
             sampling={name: values[name] for name in _SAMPLING if values.get(name) is not None},
             constrained=_constrained(values),
-            body=_digest(values, elements, tools, body),
+            body=_digest(values, said, tools, body),
             undecoded="; ".join(doubts) or None,
-            elements=elements,
+            elements=said,
         )
 
     def read_count(self, body: bytes, *, target: Target = NO_TARGET) -> Request:
@@ -214,7 +217,7 @@ class Chat:
         return "text/event-stream; charset=utf-8", b"".join(sse.encode(event) for event in events)
 
 
-def read_messages(raw: bytes) -> tuple[Element, ...] | None:
+def read_messages(raw: bytes) -> Said | None:
     """Read a list of messages; None where strict JSON can't read it, or it is no list."""
     return _elements.maybe_messages(raw)
 
@@ -278,7 +281,7 @@ def _constrained(values: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _digest(values: Mapping[str, Any], elements: Sequence[Element] | None, tools: Tools | None, body: bytes) -> str:
+def _digest(values: Mapping[str, Any], said: Said | None, tools: Tools | None, body: bytes) -> str:
     """Return a digest of the body that key order and spaces don't change; `values` are those that are not read."""
     try:
         canon = msgspec.json.encode(values, order="sorted")
@@ -290,8 +293,8 @@ def _digest(values: Mapping[str, Any], elements: Sequence[Element] | None, tools
     state = hashlib.blake2b(canon, digest_size=16)
     if tools is not None:
         state.update(b"\0tools" + tools.value)
-    if elements is not None:
-        state.update(b"\0messages" + b"".join(map(_VALUE, elements)))
+    if said is not None:
+        state.update(b"\0messages" + said.values)
     return state.hexdigest()
 
 

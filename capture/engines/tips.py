@@ -2,11 +2,11 @@
 
 An agent's prompt is the one before and something more, and so is the text of its ids: 630 KB for 100,000 of them. What
 is kept of a rollout is the ids of its last few prompts, and what their text is known by again; of a new one that begins
-with such a text only the rest is parsed (0.2 ms; a text that is new all through takes 1.5).
+with such a text only the rest is parsed (0.1 ms; a text that is new all through takes 1.5).
 
 Rules
 1. Equal text has equal ids, since the earlier one was parsed itself (what is held to be equal: `capture.beginnings`).
-   To keep the texts themselves would take 6.3 bytes a token beside the 4 of the ids, for every open rollout.
+   To keep all texts would take 6.3 bytes a token beside the 4 of the ids, for every open rollout: those used last are.
 2. Taken is only what is sure to be a JSON list of numbers from 0 to 2^31 - 1, written without spaces; of anything else
    `None` is said, and the ordinary reader reads.
 3. The list is found by the bytes of its key. Its quotes are bare, so they are no text; that the key stands at the top
@@ -18,12 +18,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from capture import rawjson
-from capture.beginnings import Beginning, beginning
+from capture.beginnings import Beginning, Texts, beginning
 from capture.engines.id_text import is_list, maybe_parse
 from capture.engines.sampled import NULL
 from graph.records import IntArray
@@ -51,49 +52,74 @@ class Tip(NamedTuple):
 class Known:
     """The last few prompts of one rollout."""
 
-    def __init__(self) -> None:
+    def __init__(self, texts: Texts | None = None) -> None:
+        """`texts` keeps the texts of those used last, of all rollouts."""
         self.tips: list[Tip] = []
         # Its size when it was last added up.
         self.counted = 0
+        self._texts = Texts() if texts is None else texts
 
     def __repr__(self) -> str:
         return f"<Known {[tip.ids.size for tip in self.tips]}>"
 
     @property
     def size(self) -> int:
-        """Bytes held."""
+        """Bytes held, but for the texts."""
         return sum(tip.ids.nbytes for tip in self.tips)
 
-    def maybe_ids(self, text: bytes) -> IntArray | None:
-        """Return the ids of a list's text, and keep it; None where that is for the ordinary reader."""
-        if not (text.startswith(b"[") and text.endswith(b"]")):
-            return None
-        before = self._before(text)
+    def maybe_ids(self, data: bytes, start: int = 0, end: int | None = None) -> IntArray | None:
+        """Return the ids of a list, and keep it; None where that is for the ordinary reader.
+
+        It stands in `data` from its bracket at `start` up to `end`.
+        """
+        end = len(data) if end is None else end
+        before = self.before(data, start, end)
         if before is not None:
-            rest = text[before.text.length : -1]
-            if not rest:
-                return before.ids
-            new = maybe_parse(rest[1:])
-            if new is None:
-                return None
-            ids = np.concatenate((before.ids, new))
-            self.tips.remove(before)
-        else:
-            found = maybe_parse(text[1:-1])
-            if found is None:
-                return None
-            ids = found
-        known = beginning(text, 0, len(text) - 1, before.text if before is not None else None)
-        self.tips.insert(0, Tip(known, ids))
-        del self.tips[TIPS:]
+            return self.after(before, data, start, end)
+        if not _is_bracketed(data, start, end):
+            return None
+        ids = maybe_parse(data[start + 1 : end - 1])
+        if ids is not None:
+            self._note(Tip(beginning(data, start, end - 1), ids), data, start)
         return ids
 
-    def is_new(self, text: bytes) -> bool:
-        """Say whether a list's text begins with no text that is known: it takes long to read."""
-        return self._before(text) is None
+    def before(self, data: bytes, start: int, end: int) -> Tip | None:
+        """Return the prompt that a list, which stands as `maybe_ids` says, goes on from; None for a new one."""
+        if not _is_bracketed(data, start, end):
+            return None
+        return next((tip for tip in self.tips if tip.text.length < end - start and tip.text.begins(data, start)), None)
 
-    def _before(self, text: bytes) -> Tip | None:
-        return next((tip for tip in self.tips if tip.text.begins(text)), None)
+    def after(self, before: Tip, data: bytes, start: int, end: int) -> IntArray | None:
+        """Return the ids of a list that goes on from a prompt, as `maybe_ids` does."""
+        rest = data[start + before.text.length : end - 1]
+        if not rest:
+            self._texts.keep(before.text, data, start)
+            return before.ids
+        new = maybe_parse(rest[1:])
+        if new is None:
+            return None
+        self._let_go([before])
+        ids = np.concatenate((before.ids, new))
+        self._note(Tip(beginning(data, start, end - 1, before.text), ids), data, start)
+        return ids
+
+    def _note(self, tip: Tip, data: bytes, start: int) -> None:
+        self.tips.insert(0, tip)
+        self._texts.keep(tip.text, data, start)
+        self._let_go(self.tips[TIPS:])
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._let_go(self.tips[:])
+
+    def _let_go(self, tips: Sequence[Tip]) -> None:
+        for tip in tips:
+            self._texts.let_go(tip.text)
+        self.tips = [tip for tip in self.tips if all(tip is not gone for gone in tips)]
+
+
+def _is_bracketed(data: bytes, start: int, end: int) -> bool:
+    return data.startswith(b"[", start) and data.endswith(b"]", start, end)
 
 
 class Tips:
@@ -102,6 +128,7 @@ class Tips:
     def __init__(self, *, kept_bytes: int = KEPT_BYTES) -> None:
         self._known: OrderedDict[str, Known] = OrderedDict()
         self._room = kept_bytes
+        self._texts = Texts()
         # A rollout may be collected on any thread.
         self._lock = threading.RLock()
 
@@ -113,7 +140,7 @@ class Tips:
         with self._lock:
             known = self._known.get(rollout)
             if known is None:
-                known = self._known[rollout] = Known()
+                known = self._known[rollout] = Known(self._texts)
                 weakref.finalize(owner, self._forget, rollout, known).atexit = False
             self._known.move_to_end(rollout)
             self._count(known)
@@ -121,7 +148,7 @@ class Tips:
                 oldest = next(iter(self._known))
                 self._known.move_to_end(oldest)
                 # Its owner may still use it, and it fills again.
-                self._known[oldest].tips.clear()
+                self._known[oldest].clear()
                 self._count(self._known[oldest])
             return known
 
@@ -134,6 +161,7 @@ class Tips:
         with self._lock:
             if self._known.get(rollout) is known:
                 self._room += self._known.pop(rollout).counted
+                known.clear()
 
 
 class Later(NamedTuple):
@@ -160,10 +188,11 @@ def split(data: bytes, known: Known | None) -> tuple[dict[str, bytes], IntArray 
             text = data[start:end]
             if top.get("prompt_token_ids") == NULL:
                 top["prompt_token_ids"] = text
-                if known.is_new(text):
+                before = known.before(text, 0, len(text))
+                if before is None:
                     if is_list(text[1:-1]):
                         return top, Later(text)
-                elif (ids := known.maybe_ids(text)) is not None:
+                elif (ids := known.after(before, text, 0, len(text))) is not None:
                     return top, ids
     return rawjson.split(data), None
 

@@ -11,7 +11,7 @@ from capture import rawjson
 from capture.dialects import chat
 from capture.dialects import elements as elements_module
 from capture.dialects.chat import Chat
-from capture.dialects.elements import Element, Elements, fetched, suspects
+from capture.dialects.elements import Element, Elements, Said, fetched, suspects
 from capture.errors import ClientError
 from capture.store import contents
 from graph import messages as canonical
@@ -239,11 +239,13 @@ def test_only_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("long_from_the_first_byte")
 def test_a_list_is_known_as_long_as_its_messages_are_kept() -> None:
     one = raw({"role": "user", "content": "a"})
-    elements = Elements(kept_bytes=2 * elements_module._cost(one))
+    at = 0.0
+    elements = Elements(kept_bytes=2 * elements_module._cost(one), now=lambda: at)
     hear(elements, "a")
     assert elements.maybe_begun(said("a")) is not None
     # Another takes its room.
     elements.maybe_messages(raw([{"role": "user", "content": "x" * 400}]))
+    at += elements_module.TOUCHED_S
     assert elements.maybe_begun(said("a")) is None
     assert elements.maybe_begun(said("x" * 400)) is None
     assert not elements._lists
@@ -252,11 +254,43 @@ def test_a_list_is_known_as_long_as_its_messages_are_kept() -> None:
 @pytest.mark.usefixtures("long_from_the_first_byte")
 def test_a_message_that_is_used_so_is_not_the_longest_unused() -> None:
     a, b = (raw({"role": "user", "content": name}) for name in "ab")
-    elements = Elements(kept_bytes=2 * elements_module._cost(a))
+    at = 0.0
+    elements = Elements(kept_bytes=2 * elements_module._cost(a), now=lambda: at)
     hear(elements, "a")
     hear(elements, "b")
+    at += elements_module.TOUCHED_S
     assert elements.maybe_begun(said("a")) is not None
     assert list(elements._kept) == [b, a]
+
+
+@pytest.mark.usefixtures("long_from_the_first_byte")
+def test_one_that_was_used_just_now_is_not_told_again_but_once_in_every_while() -> None:
+    a, b = (raw({"role": "user", "content": name}) for name in "ab")
+    at = 0.0
+    elements = Elements(now=lambda: at)
+    at = 1.0
+    hear(elements, "a")
+    hear(elements, "b")
+    for _ in range(4):
+        at += 1.0
+        assert elements.maybe_begun(said("a")) is not None
+        assert list(elements._kept) == [a, b]
+    at += 1.0
+    assert elements.maybe_begun(said("a")) is not None
+    assert list(elements._kept) == [b, a]
+    # Told a moment before the look, and used a moment after: that counts for the next look.
+    at = 29.9
+    elements.maybe_messages(rawjson.split(said("a", "b"))["messages"])
+    assert elements.maybe_begun(said("a", "b")) is not None
+    at = 30.1
+    elements.maybe_messages(b"[]")
+    assert list(elements._kept) == [a, b, b""]
+    at = 30.2
+    assert elements.maybe_begun(said("a", "b")) is not None
+    assert list(elements._kept) == [b"", a, b]
+    at = 60.2
+    elements.maybe_messages(b"[]")
+    assert elements.maybe_begun(said("a", "b")) is not None
 
 
 @pytest.mark.usefixtures("long_from_the_first_byte")
@@ -291,6 +325,64 @@ def test_a_list_goes_with_its_messages_when_it_is_not_used_for_a_while() -> None
     at += 31.0
     elements.maybe_messages(b"[]")
     assert (elements._lists, elements._list_room) == ([], room)
+
+
+@pytest.mark.usefixtures("long_from_the_first_byte")
+def test_texts_go_before_any_list_does_and_are_taken_again_by_what_goes_on() -> None:
+    cost = 2 * len(rawjson.split(said("a"))["messages"]) + elements_module.EACH_BYTES
+    elements = Elements(list_bytes=3 * cost)
+
+    def texts() -> list[bool]:
+        return [one.text.text is not None for one in elements._lists]
+
+    hear(elements, "a")
+    hear(elements, "b")
+    assert texts() == [True, True]
+    hear(elements, "c")
+    assert texts() == [False, False, False]
+    assert elements._list_room == 0
+    # Known again by their hashes alone.
+    for text in "abc":
+        assert elements.maybe_begun(said(text)) is not None
+    elements._let_go(elements._lists[1:])
+    assert elements.maybe_begun(said("c")) is not None
+    assert texts() == [True]
+    elements._let_go(elements._lists[:])
+    assert elements._list_room == 3 * cost
+
+
+@given(st.lists(messages, max_size=3), st.lists(messages, max_size=3))
+def test_what_is_asked_of_all_is_what_each_says(first: list[Any], more: list[Any]) -> None:
+    elements = Elements()
+    one, other = (elements.maybe_messages(raw(part)) for part in (first, more))
+    assert one is not None
+    assert other is not None
+    whole = elements.maybe_messages(raw([*first, *more]))
+    grown = Said(other, before=one)
+    for said_ in (whole, grown):
+        assert said_ is not None
+        assert tuple(said_) == (*one, *other)
+        assert said_.raws == [element.raw for element in said_]
+        assert said_.names == [element.name for element in said_]
+        assert said_.messages == tuple(element.message for element in said_)
+        assert said_.values == b"".join(element.value for element in said_)
+        assert said_.fetches == any(element.fetched for element in said_)
+        assert said_.suspect == any(element.suspect for element in said_)
+
+
+def test_one_of_all_is_enough() -> None:
+    plain = raw([{"role": "user", "content": "a"}])
+    fetching = raw([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}])
+    suspect = raw([{"role": "user", "content": SECRET}])
+    one, two, three = (Elements().maybe_messages(part) for part in (plain, fetching, suspect))
+    assert one is not None
+    for before, new in ((one, two), (two, one)):
+        assert new is not None
+        assert (Said(new, before=before).fetches, Said(new, before=before).suspect) == (True, False)
+    for before, new in ((one, three), (three, one)):
+        assert new is not None
+        assert (Said(new, before=before).fetches, Said(new, before=before).suspect) == (False, True)
+    assert (one.fetches, one.suspect) == (False, False)
 
 
 def test_short_ones_are_not() -> None:

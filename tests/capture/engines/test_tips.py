@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from capture.beginnings import BLOCK
+from capture import beginnings
+from capture.beginnings import BLOCK, Texts
 from capture.dialects.chat import Chat
 from capture.engines import tips
 from capture.engines.id_text import maybe_parse
@@ -104,15 +105,71 @@ def test_all_together_are_bounded_and_the_rollout_that_is_least_used_goes_first(
     assert kept._room == size
 
 
+def test_texts_are_kept_of_those_used_last_and_go_with_what_they_are_of() -> None:
+    texts = Texts(kept_bytes=3 * len(text(1, 2)))
+    room = texts._room
+    one, other = Known(texts), Known(texts)
+    for known in (one, other):
+        read(known, 1, 2)
+        read(known, 3, 4)
+    assert [[tip.text.text is not None for tip in known.tips] for known in (one, other)] == [
+        [True, False],
+        [True, True],
+    ]
+    # One that is read again, without a text, has it again.
+    read(one, 1, 2)
+    assert [tip.text.text is not None for tip in one.tips] == [False, True]
+    assert [tip.text.text is not None for tip in other.tips] == [True, True]
+    one.clear()
+    other.clear()
+    assert (texts._room, len(texts._kept)) == (room, 0)
+
+
+def test_the_text_of_one_that_grew_goes() -> None:
+    texts = Texts()
+    known = Known(texts)
+    for ids in ((1,), (1, 2), (1, 2, 3)):
+        read(known, *ids)
+    assert repr(texts) == f"<Texts 1 kept, room for {beginnings.KEPT_BYTES - len(text(1, 2, 3))} bytes>"
+    for one in range(2, 9):
+        read(known, one)
+    assert len(texts._kept) == len(known.tips) == tips.TIPS
+
+
+def test_a_list_is_read_where_it_stands() -> None:
+    known = Known()
+    for ids in ((1, 2), (1, 2, 3), (4, 5), (1, 2, 3), (1, 2, 33)):
+        data = b'{"a":[7],"b":' + text(*ids) + b',"c":[8]}'
+        start = data.index(b'"b":') + 4
+        found = known.maybe_ids(data, start, data.index(b"]", start) + 1)
+        assert found is not None
+        assert found.tolist() == list(ids)
+    assert repr(known) == "<Known [3, 2, 3]>"
+    assert known.maybe_ids(data, 0, len(data)) is None
+
+
+@given(st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 30), min_size=1, max_size=8)), max_size=12))
+def test_ids_are_the_same_with_texts_and_without(said: list[tuple[bool, list[int]]]) -> None:
+    some, none = Known(), Known(Texts(kept_bytes=0))
+    last: list[int] = []
+    for goes_on, ids in said:
+        last = last + ids if goes_on else ids
+        assert read(some, *last) == read(none, *last) == last
+        assert [tip.text for tip in some.tips] == [tip.text for tip in none.tips]
+        assert all(tip.text.text is None for tip in none.tips)
+
+
 def test_they_go_with_their_rollout() -> None:
     owner = Owner()
     kept = Tips()
     read(kept.of("a", owner), 1, 2)
     kept.of("a", owner)
     before = kept._room
+    assert len(kept._texts._kept) == 1
     del owner
     gc.collect()
     assert repr(kept) == "<Tips of 0 rollouts>"
+    assert not kept._texts._kept
     assert kept._room > before
 
 
