@@ -37,8 +37,15 @@ class Lifted(NamedTuple):
     # Of the choice, as many of the one as of the other.
     ids: list[int]
     logprobs: list[float]
-    # The list of the prompt's ids, from bracket to bracket: not read yet.
-    prompt: bytes
+    # The reply, and where in it the list of the prompt's ids stands, from bracket to bracket: not read yet.
+    body: bytes
+    start: int
+    end: int
+
+    @property
+    def prompt(self) -> bytes:
+        """The list of the prompt's ids, copied out of the reply."""
+        return self.body[self.start : self.end]
 
 
 def maybe_lift(body: bytes) -> Lifted | None:
@@ -65,4 +72,4 @@ def maybe_lift(body: bytes) -> Lifted | None:
     if found != _MARKS or logprobs is None or len(logprobs) != len(sampled):
         return None
     choice["logprobs"] = choice["token_ids"] = top["prompt_token_ids"] = NULL
-    return Lifted(top, choice, sampled, logprobs, body[c:to_c])
+    return Lifted(top, choice, sampled, logprobs, body, c, to_c)

@@ -38,6 +38,9 @@ TIPS = 4
 LONG = 2048
 """Bytes of a list from which this is worth its while."""
 
+MANY = 1 << 16
+"""Ids from which a prompt is given room to grow: to copy fewer takes no longer than to see to that."""
+
 _KEY = b'"prompt_token_ids"'
 _LIST = _KEY + b":["
 
@@ -47,6 +50,8 @@ class Tip(NamedTuple):
 
     text: Beginning
     ids: IntArray
+    # What the ids are the beginning of: of a long prompt that grew, with room behind them for more.
+    room: IntArray
 
 
 class Known:
@@ -65,7 +70,7 @@ class Known:
     @property
     def size(self) -> int:
         """Bytes held, but for the texts."""
-        return sum(tip.ids.nbytes for tip in self.tips)
+        return sum(tip.room.nbytes for tip in self.tips)
 
     def maybe_ids(self, data: bytes, start: int = 0, end: int | None = None) -> IntArray | None:
         """Return the ids of a list, and keep it; None where that is for the ordinary reader.
@@ -80,7 +85,7 @@ class Known:
             return None
         ids = maybe_parse(data[start + 1 : end - 1])
         if ids is not None:
-            self._note(Tip(beginning(data, start, end - 1), ids), data, start)
+            self._note(Tip(beginning(data, start, end - 1), ids, ids), data, start)
         return ids
 
     def before(self, data: bytes, start: int, end: int) -> Tip | None:
@@ -98,9 +103,10 @@ class Known:
         new = maybe_parse(rest[1:])
         if new is None:
             return None
+        # Its room is taken once: whoever goes on from the same prompt later doesn't find it any more.
         self._let_go([before])
-        ids = np.concatenate((before.ids, new))
-        self._note(Tip(beginning(data, start, end - 1, before.text), ids), data, start)
+        ids, room = _longer(before, new)
+        self._note(Tip(beginning(data, start, end - 1, before.text), ids, room), data, start)
         return ids
 
     def _note(self, tip: Tip, data: bytes, start: int) -> None:
@@ -116,6 +122,23 @@ class Known:
         for tip in tips:
             self._texts.let_go(tip.text)
         self.tips = [tip for tip in self.tips if all(tip is not gone for gone in tips)]
+
+
+def _longer(before: Tip, new: IntArray) -> tuple[IntArray, IntArray]:
+    """Return a prompt's ids with more behind them, and what they are the beginning of. What was before stays as it is.
+
+    Memory that nobody has written to yet takes none.
+    """
+    n, total = len(before.ids), len(before.ids) + len(new)
+    if total < MANY:
+        ids = np.concatenate((before.ids, new))
+        return ids, ids
+    room = before.room
+    if total > len(room):
+        room = np.empty(total + total // 8, np.int32)
+        room[:n] = before.ids
+    room[n:total] = new
+    return room[:total], room
 
 
 def _is_bracketed(data: bytes, start: int, end: int) -> bool:

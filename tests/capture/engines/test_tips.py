@@ -159,6 +159,35 @@ def test_ids_are_the_same_with_texts_and_without(said: list[tuple[bool, list[int
         assert all(tip.text.text is None for tip in none.tips)
 
 
+def test_a_long_prompt_grows_where_it_stands_and_what_was_read_before_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tips, "MANY", 16)
+    known = Known()
+    first = list(range(16))
+    found = [known.maybe_ids(text(*first, *range(more))) for more in range(6)]
+    # Room is made twice, each time for two more.
+    assert known.size == 4 * (20 + 20 // 8)
+    assert len({id(ids.base) for ids in found[1:4] if ids is not None}) == 1
+    assert len({id(ids.base) for ids in found[4:] if ids is not None}) == 1
+    # Two go on from one prompt: the second finds it no more, and writes nothing over the first.
+    other = known.maybe_ids(text(*first, 0, 1, 2, 99))
+    assert [None if ids is None else ids.tolist() for ids in (*found, other)] == [
+        *([*first, *range(more)] for more in range(6)),
+        [*first, 0, 1, 2, 99],
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(0, 30), min_size=1, max_size=8)), max_size=12))
+def test_no_prompt_changes_another(said: list[tuple[int, list[int]]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tips, "MANY", 4)
+        known = Known()
+        read_: list[tuple[list[int], Any]] = [([], None)]
+        for back, more in said:
+            ids = read_[-1 - back % len(read_)][0] + more
+            read_.append((ids, known.maybe_ids(text(*ids))))
+        assert all(found.tolist() == ids for ids, found in read_[1:])
+
+
 def test_they_go_with_their_rollout() -> None:
     owner = Owner()
     kept = Tips()
