@@ -468,7 +468,7 @@ class SqliteStore:
             beside = self._path.with_name(self._path.name + suffix)
             if beside.exists():
                 beside.chmod(0o600)
-        db = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
+        db = query.OneCursor(str(self._path), apsw.SQLITE_OPEN_READWRITE)
         try:
             db.set_busy_timeout(BUSY_MS)
             fresh = migrations.version(db) == 0

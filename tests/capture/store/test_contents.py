@@ -85,3 +85,12 @@ def test_whatever_is_put_at_once_comes_back_and_is_stored_once(puts):
     unused = "SELECT count(*) FROM content WHERE NOT EXISTS (SELECT 1 FROM use WHERE use.content = content.key)"
     assert query.value(db, unused) == 0
     db.close()
+
+
+@pytest.mark.parametrize("size", [1, contents.SMALL_SIZE, contents.SMALL_SIZE + 1, 100_000])
+def test_what_is_compressed_comes_back_whichever_table_it_was_compressed_with(size):
+    data = (b"the cat sat on the mat; " * (size // 24 + 1))[:size]
+    for _ in range(2):
+        packed = contents.compressed(data)
+        assert contents.decompressed(packed) == data
+    assert size < 100 or len(packed) < size / 4

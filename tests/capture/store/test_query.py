@@ -44,3 +44,23 @@ def test_a_first_row_leaves_no_statement_open_whoever_holds_its_cursor(tmp_path:
     assert len(reader.cursors) == len(writer.cursors) == 2
     reader.db.close()
     writer.db.close()
+
+
+def test_one_cursor_does_for_all_that_a_connection_is_asked(tmp_path: Path):
+    db = query.OneCursor(str(tmp_path / "db"))
+    db.execute("CREATE TABLE t (x)")
+    db.executemany("INSERT INTO t VALUES (?)", [(1,), (2,)])
+    assert db.last_insert_rowid() == 2
+    with pytest.raises(apsw.SQLError):
+        db.execute("SELECT y FROM t")
+    assert query.first(db, "SELECT x FROM t ORDER BY x") == (1,)
+    # Nothing is open: a commit, and another's write, go through.
+    db.execute("BEGIN IMMEDIATE")
+    assert query.every(db, "UPDATE t SET x = x + ? RETURNING x", (1,)) == [(2,), (3,)]
+    db.execute("COMMIT")
+    other = apsw.Connection(str(tmp_path / "db"))
+    other.execute("DROP TABLE t")
+    other.close()
+    with pytest.raises(apsw.SQLError):
+        query.value(db, "SELECT count(*) FROM t")
+    db.close()

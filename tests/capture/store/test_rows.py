@@ -121,3 +121,13 @@ def test_the_quick_way_leaves_to_the_slow_one_what_it_would_spell_otherwise():
 
 def test_weights_of_which_nothing_is_known_take_no_space():
     assert rows.dump_call(Call(n=0, status="running", arrived=0, weights=Weights())) == "{}"
+
+
+def test_fields_are_left_out_by_what_they_are_not_by_what_they_equal():
+    # 1.0 and True equal 1, and "" is no None: none of them may be taken for a default.
+    registration = Registration(ttl_s=86_400.0, require_tier="eval", task_data=0, task_private="")
+    found = json.loads(rows.dump(registration))
+    assert found["task_data"] == 0
+    assert found["task_private"] == ""
+    call = Call(n=0, status="running", arrived=0, weights=Weights(), sampling_asked={}, hints={"a": "b"}, choice=1)
+    assert rows.dump_call(call) == '{"choice":1,"hints":{"a":"b"}}'
