@@ -37,6 +37,8 @@ REST_S = 0.05
 STOP_S = 2.0
 """How long to wait at the end for lines still to be written."""
 
+_SCALARS = (str, int, float)
+
 _own = logging.getLogger("treering")
 _calls = logging.getLogger("treering.calls")
 _END = None
@@ -67,12 +69,12 @@ def call_line(fields: Mapping[str, Any]) -> None:
     """Log one call. `fields` are scalars by name, in the order in which to print them; anything else is left out."""
     if not _calls.isEnabledFor(logging.INFO):
         return
-    kept = {name: value for name, value in fields.items() if isinstance(value, (str, int, float))}
     (alone,) = logging.root.handlers if len(logging.root.handlers) == 1 else (None,)
     if type(alone) is _Handler and not (_calls.handlers or _calls.filters or _own.handlers):
-        # Nobody else hears of it: a record would cost three times the line.
-        alone.call(kept)
+        # Nobody else hears of it: a record would cost five times the line.
+        alone.call(fields)
         return
+    kept = {name: value for name, value in fields.items() if isinstance(value, _SCALARS)}
     # As `Logger.info`, but for the search of the stack for the caller, which no line of ours names.
     record = _calls.makeRecord(_calls.name, logging.INFO, "", 0, "call", (), None, extra={"fields": kept})
     _calls.handle(record)
@@ -81,8 +83,9 @@ def call_line(fields: Mapping[str, Any]) -> None:
 class _Handler(logging.handlers.QueueHandler):
     """Formats on the spot (microseconds) and queues the line; a full queue costs the line, never a wait."""
 
-    def __init__(self, lines: queue.Queue[Any], form: _Text | _Json) -> None:
+    def __init__(self, lines: queue.SimpleQueue[Any], form: _Text | _Json) -> None:
         super().__init__(lines)
+        self._lines = lines
         self.setFormatter(form)
         self.dropped = 0
         self._form = form
@@ -95,20 +98,22 @@ class _Handler(logging.handlers.QueueHandler):
         return masked(self.format(record))
 
     def enqueue(self, record: Any) -> None:
-        try:
-            if self.dropped:
-                self.queue.put_nowait(f"{self.dropped} log lines were dropped: stderr did not take them")
-                self.dropped = 0
-            self.queue.put_nowait(record)
-        except queue.Full:
+        # The queue has no bound of its own: one that has takes longer than the line. Threads that log at once may go
+        # a line or two beyond.
+        if self._lines.qsize() >= QUEUE_LINES:
             self.dropped += 1
+            return
+        if self.dropped:
+            self._lines.put(_dropped(self.dropped))
+            self.dropped = 0
+        self._lines.put(record)
 
 
 class _Writer:
     """The one thread that writes."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.lines: queue.Queue[Any] = queue.Queue(QUEUE_LINES)
+        self.lines: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._stream = stream
         self._ending = threading.Event()
         # A daemon, since a stuck stderr must not keep the process from ending.
@@ -129,19 +134,26 @@ class _Writer:
 
     def stop(self, dropped: int) -> None:
         self._ending.set()
-        try:
-            if dropped:
-                self.lines.put(f"{dropped} log lines were dropped: stderr did not take them", timeout=STOP_S)
-            self.lines.put(_END, timeout=STOP_S)
-        except queue.Full:
-            return
+        if dropped:
+            self.lines.put(_dropped(dropped))
+        self.lines.put(_END)
         self._thread.join(STOP_S)
+
+
+def _dropped(n: int) -> str:
+    return f"{n} log lines were dropped: stderr did not take them"
 
 
 class _Text(logging.Formatter):
     def call(self, at: str, fields: Mapping[str, Any]) -> str:
-        """Return a call's line; `at` as `clock.now` has it."""
-        return " ".join([at[11:-1], "call", *[f"{name}={_shown(value)}" for name, value in fields.items()]])
+        """Return a call's line, of those fields that are scalars; `at` as `clock.now` has it."""
+        line = f"{at[11:-1]} call"
+        for name, value in fields.items():
+            if type(value) is int:
+                line += f" {name}={value}"
+            elif isinstance(value, _SCALARS):
+                line += f" {name}={_shown(value)}"
+        return line
 
     def format(self, record: logging.LogRecord) -> str:
         at = _moment(record).strftime("%H:%M:%S.%f")[:-3]
@@ -153,9 +165,10 @@ class _Text(logging.Formatter):
 
 class _Json(logging.Formatter):
     def call(self, at: str, fields: Mapping[str, Any]) -> str:
-        """Return a call's line; `at` as `clock.now` has it."""
+        """Return a call's line, of those fields that are scalars; `at` as `clock.now` has it."""
         line = {"at": at, "level": "info", "logger": _calls.name, "message": "call"}
-        return msgspec.json.encode(line | {name: _short(value) for name, value in fields.items()}).decode()
+        line |= {name: _short(value) for name, value in fields.items() if isinstance(value, _SCALARS)}
+        return msgspec.json.encode(line).decode()
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -181,7 +194,7 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 
 def _short(value: Any) -> Any:
-    if not isinstance(value, str):
+    if not isinstance(value, str) or (value.isascii() and len(value) <= VALUE_LIMIT):
         return value
     # Header values may hold lone surrogates, which no encoding takes.
     return value[:VALUE_LIMIT].encode("utf-8", "backslashreplace").decode()

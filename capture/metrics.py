@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
 from capture import answers
 from capture.keys import without_password
+from capture.tallies import Counter, Histogram
 from capture.version import version
 from graph.drift import THRESHOLD
 from graph.graph import Graph
@@ -192,21 +193,27 @@ class Metrics:
         self._histograms: dict[str, Histogram] = {}
         for row in TABLE:
             if row.kind == "counter":
-                self._counters[row.name] = Counter(row.name, row.help, row.labels, registry=self.registry)
+                counter = self._counters[row.name] = Counter(row.name, row.help, row.labels)
+                self.registry.register(counter)
             elif row.kind == "gauge":
                 self._gauges[row.name] = Gauge(row.name, row.help, row.labels, registry=self.registry)
             else:
-                self._histograms[row.name] = Histogram(
-                    row.name, row.help, row.labels, buckets=row.buckets, registry=self.registry
-                )
+                times = self._histograms[row.name] = Histogram(row.name, row.help, row.labels, buckets=row.buckets)
+                self.registry.register(times)
         # From nothing on, so that the first of each is an increase.
         for calls in ("none", "some"):
-            self._counters["treering_rollouts_closed_total"].labels(calls)
+            self._counters["treering_rollouts_closed_total"].add(calls, by=0)
         for link in LINKS:
-            self._counters["treering_transitions_total"].labels(link)
-        # What a call counts, by name and labels.
-        self._counted: dict[tuple[str, tuple[str, ...]], Counter] = {}
-        self._timed: dict[tuple[str, str], Histogram] = {}
+            self._counters["treering_transitions_total"].add(link, by=0)
+        # What a call counts.
+        self._calls = self._counters["treering_calls_total"]
+        self._prompt = self._counters["treering_prompt_tokens_total"]
+        self._sampled = self._counters["treering_sampled_tokens_total"]
+        self._queue_s = self._histograms["treering_queue_seconds"]
+        self._first_token_s = self._histograms["treering_first_token_seconds"]
+        self._call_s = self._histograms["treering_call_seconds"]
+        self._added_s = self._histograms["treering_added_seconds"]
+        self._commit_s = self._histograms["treering_commit_seconds"]
         # Engines by the name that calls have: the label; others are guests.
         self.engines: dict[str, str] = {}
         # What each worker sent last, and what those that are gone had counted.
@@ -223,56 +230,42 @@ class Metrics:
     def call(self, draft: Draft) -> None:
         """Count a call that has ended."""
         engine = self.label(draft.engine)
-        self._count("treering_calls_total", engine, draft.dialect, draft.status).inc()
+        self._calls.add(engine, draft.dialect, draft.status)
         prompt, sampled = draft.n_tokens
-        self._count("treering_prompt_tokens_total", engine).inc(prompt)
-        self._count("treering_sampled_tokens_total", engine).inc(sampled)
+        self._prompt.add(engine, by=prompt)
+        self._sampled.add(engine, by=sampled)
         if draft.queued_ms is not None:
-            self._times("treering_queue_seconds", engine).observe(draft.waited_s)
-        if draft.first_token_ms is not None and draft.request is not None and draft.request.streamed:
-            self._times("treering_first_token_seconds", engine).observe(draft.first_token_ms / 1000)
+            self._queue_s.observe(draft.waited_s, engine)
+        if draft.request is not None and draft.request.streamed and (first_ms := draft.first_token_ms) is not None:
+            self._first_token_s.observe(first_ms / 1000, engine)
         if draft.sent_after_s is not None:
-            before = max(0.0, draft.sent_after_s - draft.waited_s)
-            self._times("treering_added_seconds", "before").observe(before)
+            self._added_s.observe(max(0.0, draft.sent_after_s - draft.waited_s), "before")
             if draft.ended_ms is not None:
-                self._times("treering_call_seconds", engine).observe(draft.ended_ms / 1000)
+                self._call_s.observe(draft.ended_ms / 1000, engine)
             if draft.behind_s is not None:
-                self._times("treering_added_seconds", "behind").observe(draft.behind_s)
-
-    def _count(self, name: str, *labels: str) -> Counter:
-        """Return a counter by its labels; the library looks for it by way of a lock and a copy."""
-        found = self._counted.get((name, labels))
-        if found is None:
-            found = self._counted[name, labels] = self._counters[name].labels(*labels)
-        return found
-
-    def _times(self, name: str, label: str) -> Histogram:
-        found = self._timed.get((name, label))
-        if found is None:
-            found = self._timed[name, label] = self._histograms[name].labels(label)
-        return found
+                self._added_s.observe(draft.behind_s, "behind")
 
     def committed(self, seconds: float) -> None:
         """Count a commit."""
-        self._histograms["treering_commit_seconds"].observe(seconds)
+        self._commit_s.observe(seconds)
 
     def unrecorded(self) -> None:
         """Count a call that the store did not take."""
-        self._counters["treering_unrecorded_calls_total"].inc()
+        self._counters["treering_unrecorded_calls_total"].add()
 
     def closed(self, graph: Graph) -> None:
         """Count what a closed rollout shows."""
         forest = graph.forest
-        self._counters["treering_rollouts_closed_total"].labels("some" if forest.calls else "none").inc()
+        self._counters["treering_rollouts_closed_total"].add("some" if forest.calls else "none")
         for finding in graph.findings:
-            self._counters["treering_findings_total"].labels(finding.code, finding.level).inc()
+            self._counters["treering_findings_total"].add(finding.code, finding.level)
         links = [forest.links[n] for n in graph.calls_of("main")]
         for link in links:
             if link.kind == "root":
                 continue
             over = link.drift is not None and link.drift.tokens > THRESHOLD
             kind = "drift_over_threshold" if over else link.kind
-            self._counters["treering_transitions_total"].labels(kind).inc()
+            self._counters["treering_transitions_total"].add(kind)
             if link.drift is not None:
                 self._histograms["treering_drift_tokens"].observe(link.drift.tokens)
 
