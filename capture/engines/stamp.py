@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -47,6 +48,9 @@ _N_LOGPROBS, _N_IDS, _N_END = len(_LOGPROBS), len(_IDS), len(_END)
 _TELLING = frozenset({"usage", "prompt_token_ids", "error"})
 # A choice's fields, in the order in which vLLM writes them (chat_completion/protocol.py, 0.32.0).
 _CHOICE = ["index", "delta", "logprobs", "finish_reason", "token_ids"]
+# Those of the first chunk, which brings the role, and what that may have behind its choices.
+_FIRST = _CHOICE[:-1]
+_BESIDE_FIRST = frozenset({"prompt_token_ids", "prompt_text"})
 
 _delta = msgspec.json.Decoder(dict[str, Any]).decode
 _text = msgspec.json.Decoder(str).decode
@@ -219,7 +223,14 @@ def maybe_begin(data: bytes, top: dict[str, bytes], choices: Sequence[dict[str, 
 
     `top` and `choices` are its fields as they came.
     """
-    if len(choices) != 1 or list(choices[0]) != _CHOICE or next(reversed(top)) != "choices" or _TELLING & top.keys():
+    if len(choices) != 1:
+        return None
+    names, fields = list(top), list(choices[0])
+    at = names.index("choices")
+    if not _TELLING.isdisjoint(names[:at]):
+        return None
+    # What is read of a chunk by its stamp stands behind these bytes, so the first one's are as good.
+    if names[at + 1 :] if fields == _CHOICE else fields != _FIRST or not _BESIDE_FIRST.issuperset(names[at + 1 :]):
         return None
     begin = begin_of(top, choices[0])
     return begin if data.startswith(begin) else None
@@ -230,6 +241,6 @@ def begin_of(top: dict[str, bytes], fields: dict[str, bytes], *, value: bytes = 
 
     `value` is that field's name: `text` in a completion's.
     """
-    before = {name: raw for name, raw in top.items() if name != "choices"}
+    before = dict(takewhile(lambda field: field[0] != "choices", top.items()))
     opened = rawjson.join(before)[:-1] + (b"," if before else b"")
     return opened + b'"choices":[{"index":' + fields["index"] + b',"' + value + b'":'
