@@ -17,6 +17,7 @@ import aiohttp
 from capture.calls import Calls
 from capture.draft import Draft
 from capture.errors import EngineError, TreeringError
+from capture.patience import Patience
 from capture.queue import FULL
 from capture.tasks import spawn
 from capture.upstream import Engine, Reply, whole
@@ -82,7 +83,7 @@ class Asking:
         assert answer is not None
         assert recorder is not None
         try:
-            async with asyncio.timeout(self._calls.silence_s):
+            with Patience(self._calls.silence_s):
                 self.body = await whole(answer)
                 return self.body
         except TimeoutError:
@@ -154,7 +155,7 @@ class Asking:
         assert request is not None
         body = await self._calls.body(self._draft, engine)
         try:
-            async with asyncio.timeout(self._calls.silence_s):
+            with Patience(self._calls.silence_s):
                 return await engine.send("POST", request.path, body=body, headers=self._headers)
         except TimeoutError:
             raise self._silent() from None

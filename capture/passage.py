@@ -32,6 +32,7 @@ from capture.dialects.express import Lane
 from capture.draft import Draft
 from capture.errors import CaptureError, EngineError, StoreError, TreeringError
 from capture.outlet import maybe_outlet
+from capture.patience import Patience
 from capture.recorder import Recorder
 from capture.silence import Silence
 from capture.tasks import spawn
@@ -276,7 +277,7 @@ class Passage:
         monotonic, add = time.monotonic, said.add
         # Of a piece that was poured, what the agent's connection did not take.
         owed = b""
-        limit, clock = self._calls.silence_s, asyncio.get_running_loop().time
+        limit = self._calls.silence_s
         content = answer.content
         pourable = content if isinstance(content, Content) else None
         outlet = maybe_outlet(response) if response is not None and pourable is not None else None
@@ -286,7 +287,7 @@ class Passage:
         def attend(now: float) -> None:
             """Do what is done once in a while: with each event it would cost more than the event."""
             nonlocal due, spooled
-            patience.reschedule(clock() + limit)
+            patience.renew()
             if now - spooled > SPOOL_EVERY_S:
                 self._calls.spool(self._draft)
                 spooled = now
@@ -354,32 +355,31 @@ class Passage:
             return recorder.state == "relaying"
 
         try:
-            async with asyncio.timeout(limit) as patience:
-                with Silence(response, name=name) as silence:
-                    while recorder.status == "running" and not recorder.finish_seen:
-                        # Only while nothing of an event is on its way, and never with a client that bears no comments.
-                        silence.breakable = self._keep_alive and response is not None
-                        if outlet is not None and pourable is not None:
-                            going = True
-                            try:
-                                going = await pourable.pour(pass_on, rush)
-                            finally:
-                                silence.breakable = False
-                                relayed, owed = owed, b""
-                        elif data := await content.readany():
-                            going, relayed = True, take(data)
-                        else:
-                            going, relayed = False, b""
-                        silence.breakable = False
-                        if relayed and response is not None:
-                            self._writing = True
-                            await response.write(relayed)
-                            self._writing = False
-                        if relayed and self._alone:
-                            # Else the agent's own connection sets the pace: who joined must not hold it up.
-                            await said.caught_up()
-                        if not going:
-                            recorder.eof()
+            with Patience(limit) as patience, Silence(response, name=name) as silence:
+                while recorder.status == "running" and not recorder.finish_seen:
+                    # Only while nothing of an event is on its way, and never with a client that bears no comments.
+                    silence.breakable = self._keep_alive and response is not None
+                    if outlet is not None and pourable is not None:
+                        going = True
+                        try:
+                            going = await pourable.pour(pass_on, rush)
+                        finally:
+                            silence.breakable = False
+                            relayed, owed = owed, b""
+                    elif data := await content.readany():
+                        going, relayed = True, take(data)
+                    else:
+                        going, relayed = False, b""
+                    silence.breakable = False
+                    if relayed and response is not None:
+                        self._writing = True
+                        await response.write(relayed)
+                        self._writing = False
+                    if relayed and self._alone:
+                        # Else the agent's own connection sets the pace: who joined must not hold it up.
+                        await said.caught_up()
+                    if not going:
+                        recorder.eof()
         except TimeoutError:
             # Half-open: the connection stands, and nothing comes.
             self._asking.doubt()
@@ -389,7 +389,7 @@ class Passage:
         """Read what comes behind the finish, within its time; all of it is held back by the recorder."""
         tail = 0
         try:
-            async with asyncio.timeout(TAIL_LIMIT_S):
+            with Patience(TAIL_LIMIT_S):
                 while data := await answer.content.readany():
                     if (tail := tail + len(data)) > REPLY_LIMIT:
                         break
