@@ -505,7 +505,8 @@ class Calls:
                 # Told for the first time while the call ran; the stamps alone would only say that nobody knew.
                 self._notice(draft, "weights_changed", {"versions": [None, draft.weights.end]})
         ended = None if self._store.shared else live.tick()
-        records = draft.records(ended=ended, delivered=delivered, delta=live.delta(prompt))
+        delta = live.checked(prompt, live.delta(prompt))
+        records = draft.records(ended=ended, delivered=delivered, delta=delta)
         handed = time.monotonic()
         try:
             await self._custody.finish(live.id, records, size=len(draft.body))
@@ -531,7 +532,7 @@ class Calls:
             if delivered is False:
                 live.tries.mark(draft.tried, delivered=False)
         for record in records:
-            live.keep(record.call.n, prompt, record.call.sampled_ids)
+            live.keep(record.call.n, prompt, record.call.sampled_ids, check=None if delta is None else delta.check)
             live.note(record.call)
         sent = draft.admitted.fields if draft.admitted is not None else None
         self.pins.remember(live, [record.call for record in records], sent)

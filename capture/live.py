@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from capture import clock, limits
 from capture.admission import Rules
+from capture.checksums import Checksums
 from capture.pinning.memory import Memory
 from capture.retries import Tries
 from capture.store.base import Arrival, Delta, Entry, Spent
@@ -39,6 +40,7 @@ class Live:
         # What `rules` made of an entry last.
         self._rules: tuple[Entry, Rules] | None = None
         self.trie = Trie()
+        self._checks = Checksums()
         self.running: dict[int, Callable[[], object]] = {}
         self.sealed = False
         self.changed = asyncio.Event()
@@ -210,7 +212,7 @@ class Live:
         if self.asleep or busy or not self.is_idle(after_s):
             return False
         self.asleep = True
-        self.trie, self.replies = Trie(), {}
+        self.trie, self._checks, self.replies = Trie(), Checksums(), {}
         if self.prompts is not None:
             self.prompts = limits.Prompts()
         if self.memory is not None:
@@ -250,11 +252,25 @@ class Live:
         found = self.trie.locate(prompt)
         return None if found.holder is None else Delta(holder=found.holder, shared=found.shared)
 
-    def keep(self, n: int, prompt: IntArray | None, sampled: IntArray | None) -> None:
-        """Add a committed call's ids to the trie, and what of them is new to what is spent."""
+    def checked(self, prompt: IntArray | None, delta: Delta | None) -> Delta | None:
+        """Return what `delta` returned, with the prompt's check sum."""
+        if prompt is None or delta is None:
+            return delta
+        holder, shared = delta.holder, delta.shared
+        n_prompt, depth = self.trie.n_prompt(holder), self.trie.depth(holder)
+        check = self._checks.of(prompt, holder=holder, shared=shared, n_prompt=n_prompt, depth=depth)
+        return Delta(holder=holder, shared=shared, check=check)
+
+    def keep(self, n: int, prompt: IntArray | None, sampled: IntArray | None, *, check: int | None = None) -> None:
+        """Add a committed call's ids to the trie, and what of them is new to what is spent.
+
+        `check` is the prompt's check sum, where known.
+        """
         if prompt is not None and sampled is not None:
             shared = self.trie.insert(n, prompt, sampled).shared
             self._new_tokens += max(0, len(prompt) - shared) + len(sampled)
+            if check is not None:
+                self._checks.keep(n, check, sampled)
 
     def note(self, call: Call) -> None:
         """Note of a committed call what limits look at and `keep` doesn't show."""

@@ -81,6 +81,7 @@ class PackedRecord(msgspec.Struct, array_like=True, frozen=True):
     exchange: int
     holder: int | None
     shared: int
+    check: int | None
 
 
 class PackedSpool(msgspec.Struct, array_like=True, frozen=True):
@@ -246,8 +247,9 @@ def pack_records(given: Sequence[Record]) -> tuple[list[PackedExchange], list[Pa
         if place is None:
             place = known[id(one.exchange)] = len(exchanges)
             exchanges.append(pack_exchange(one.exchange))
-        holder, shared = (None, 0) if one.delta is None else (one.delta.holder, one.delta.shared)
-        packed.append(PackedRecord(pack_call(one.call, one.exchange), place, holder, shared))
+        delta = one.delta
+        holder, shared, check = (None, 0, None) if delta is None else (delta.holder, delta.shared, delta.check)
+        packed.append(PackedRecord(pack_call(one.call, one.exchange), place, holder, shared, check))
     return exchanges, packed
 
 
@@ -260,7 +262,7 @@ def records(
         Record(
             call=call(one.call, passed[one.exchange]),
             exchange=passed[one.exchange],
-            delta=None if one.holder is None else Delta(holder=one.holder, shared=one.shared),
+            delta=None if one.holder is None else Delta(holder=one.holder, shared=one.shared, check=one.check),
         )
         for one in packed
     )

@@ -99,6 +99,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
     holder: int
     shared: int
+    # The check sum of the whole prompt (`store.rows.check`), where somebody has worked it out already.
+    check: int | None = None
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, eq=False):

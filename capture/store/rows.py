@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from capture.store.base import Entry, Registration
+from capture.store.base import Delta, Entry, Registration
 from graph.messages import from_chat
 from graph.records import Call, FloatArray, IntArray, Message, Rollout, Weights
 
@@ -158,9 +158,9 @@ def _maybe_text(message: Message) -> str | None:
     return None if message.role != "user" or more else message.text
 
 
-def little(array: IntArray | None) -> IntArray | None:
+def little(array: IntArray) -> IntArray:
     """Return ids as they are stored, without a copy where they lie so."""
-    return None if array is None else np.ascontiguousarray(array, dtype=_INT)
+    return np.ascontiguousarray(array, dtype=_INT)
 
 
 def ints(array: IntArray | None) -> bytes | None:
@@ -183,9 +183,17 @@ def read_floats(data: bytes | None) -> FloatArray | None:
     return None if data is None else np.frombuffer(data, dtype=_FLOAT).astype(np.float32, copy=False)
 
 
-def check(prompt: bytes | memoryview) -> int:
-    """Return the check sum (CRC-32) of a whole prompt's bytes, by which a prompt that is put together is verified."""
-    return zlib.crc32(prompt)
+def check(prompt: bytes | memoryview, before: int = 0) -> int:
+    """Return the check sum (CRC-32) of a whole prompt's bytes, by which a prompt that is put together is verified.
+
+    `before` is that of what it begins with, where `prompt` is the rest.
+    """
+    return zlib.crc32(prompt, before)
+
+
+def check_of(prompt: bytes | memoryview, delta: Delta | None) -> int:
+    """Return the check sum of a whole prompt: the one that came with it, or, in the long way, that of its bytes."""
+    return check(prompt) if delta is None or delta.check is None else delta.check
 
 
 def dump_call(call: Call) -> str:

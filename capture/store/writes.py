@@ -340,7 +340,7 @@ def _put_call(db: apsw.Connection, key: int, record: Record, canonical: Canonica
     filing.write()
     chain, messages = (said.last, None) if isinstance(said, Chain) else (None, filing.key(said))
     sampled = rows.ints(call.sampled_ids)
-    prompt = rows.little(call.prompt_ids)
+    prompt = None if call.prompt_ids is None else rows.little(call.prompt_ids)
     # A long prompt is not copied for the few ids that it adds.
     tail = None if prompt is None else prompt[0 if delta is None else delta.shared :].tobytes()
     db.execute(
@@ -365,7 +365,7 @@ def _put_call(db: apsw.Connection, key: int, record: Record, canonical: Canonica
             None if delta is None else delta.shared,
             None if prompt is None else len(prompt),
             None if sampled is None else len(sampled) // 4,
-            None if prompt is None else rows.check(prompt.data),
+            None if prompt is None else rows.check_of(prompt.data, delta),
             rows.dump_call(call),
             rows.floats(call.logprobs),
             sampled,

@@ -1,5 +1,7 @@
 """One open rollout in memory: numbers, counters, limits, and what it leans on."""
 
+import zlib
+
 import numpy as np
 import pytest
 
@@ -81,6 +83,23 @@ async def test_a_prompt_leans_on_a_committed_call_alone() -> None:
     assert (delta.holder, delta.shared) == (0, 3)
     assert live.delta(ids(9)) is None
     assert live.delta(None) is None
+
+
+async def test_a_prompts_check_sum_goes_on_from_that_of_the_call_it_leans_on() -> None:
+    live = Live(entry(), [])
+    prompts = [ids(1, 2), ids(1, 2, 3, 4), ids(1, 2, 3, 4, 5, 6), ids(1, 2, 3, 4, 7)]
+    assert live.checked(prompts[0], live.delta(prompts[0])) is None
+    assert live.checked(None, None) is None
+    live.keep(0, prompts[0], ids(3))
+    for n, prompt in enumerate(prompts[1:], start=1):
+        if n == 3:
+            # All is forgotten, and worked out anew.
+            assert live.sleep(-1.0)
+            live.wake([call(m, prompt_ids=p, sampled_ids=ids(3 + 2 * m)) for m, p in enumerate(prompts[:3])])
+        delta = live.checked(prompt, live.delta(prompt))
+        assert delta is not None
+        assert delta.check == zlib.crc32(prompt.astype("<i4").tobytes())
+        live.keep(n, prompt, ids(3 + 2 * n), check=delta.check)
 
 
 async def test_half_a_bundle_is_no_support() -> None:

@@ -241,7 +241,7 @@ def _columns(whole: Iterable[tuple[int, int, CallChange, Row]]) -> list[list[Any
                 call.shared,
                 call.n_prompt,
                 call.n_sampled,
-                None if row.prompt is None else rows.check(row.prompt),
+                None if row.prompt is None else rows.check_of(row.prompt, row.delta),
                 call.spent,
                 row.record,
                 row.logprobs,
