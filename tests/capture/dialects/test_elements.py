@@ -426,9 +426,17 @@ def requests(draw: st.DrawFn) -> list[bytes]:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(requests())
+@given(requests(), st.lists(st.booleans(), min_size=15, max_size=15))
 @pytest.mark.usefixtures("long_from_the_first_byte")
-def test_what_was_heard_before_changes_nothing(monkeypatch: pytest.MonkeyPatch, made: list[bytes]) -> None:
+def test_what_was_heard_before_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, made: list[bytes], kept: list[bool]
+) -> None:
+    """Nor does it whether texts of lists are kept."""
     elements = Elements()
-    for data in [one for one in made for _ in range(3)]:
+    for data, keeps in zip([one for one in made for _ in range(3)], kept, strict=False):
         assert read_by(elements, monkeypatch, data) == read_by(Elements(), monkeypatch, data)
+        for listed in elements._lists if not keeps else ():
+            elements._list_room += listed.text.kept_bytes
+            listed.text.text = None
+    elements._let_go(elements._lists[:])
+    assert elements._list_room == elements_module.LIST_BYTES
