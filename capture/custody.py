@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Sequence
 
 from capture.errors import CaptureError, StoreError
+from capture.patience import Patience
 from capture.store.base import Record, Spool, Store
 from capture.tasks import spawn
 
@@ -70,7 +71,7 @@ class Custody:
     async def finish(self, rollout: str, records: Sequence[Record], *, size: int) -> None:
         """Store an ended call, whose request has so many bytes. Raises `StoreError`, also where that takes too long."""
         try:
-            async with asyncio.timeout(FINISH_S):
+            with Patience(FINISH_S):
                 await self._store.finish(rollout, records)
         except TimeoutError:
             spawn(self._until_taken(size), name=f"wait for what the store was handed of {rollout}")

@@ -28,9 +28,11 @@ a call, and about 280 a side run (two arrays, the object, its place among the si
 from __future__ import annotations
 
 import sys
+import weakref
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -39,6 +41,8 @@ from graph.records import IntArray
 
 FIRST_CHUNK = 4096
 """Tokens compared at first: most partings lie near, and numpy's own cost is then a few microseconds."""
+LONG = 65_536
+"""Ids of a prompt from which it is worth looking whether it lies where the last one does: fewer are compared sooner."""
 LARGEST_CHUNK = 131_072
 """512 KiB of ids: larger chunks leave the processor's cache, and compare beyond the parting for nothing."""
 
@@ -111,6 +115,11 @@ def _append(ids: array[int], more: IntArray) -> None:
         ids.frombytes(more.data.cast("B"))
 
 
+def _maybe_memory(prompt: IntArray) -> np.ndarray[Any, Any] | None:
+    """Return the array in whose memory a long prompt lies; None where it has memory of its own, or is short."""
+    return prompt.base if len(prompt) >= LONG and isinstance(prompt.base, np.ndarray) else None
+
+
 def _view(ids: array[int]) -> IntArray:
     """See an array of ids without a copy. It can't grow while a view is held, so views stay within one function."""
     return np.frombuffer(ids, np.int32) if len(ids) else np.empty(0, np.int32)
@@ -131,6 +140,8 @@ class Trie:
         self._n = 0
         # The prompt that was located last, and where: whoever asks where a call belongs stores it next.
         self._located: tuple[IntArray, _Run, int] | None = None
+        # The prompt that was stored last, if it is long: the memory that it lies in, from where on, and its key.
+        self._stored: tuple[weakref.ref[np.ndarray[Any, Any]], int, int] | None = None
         # Number of distinct tokens: of different non-empty prefixes.
         self.distinct = 0
 
@@ -172,6 +183,8 @@ class Trie:
             run = side
         self.distinct += n_more
         self._enter(key, run, n_prompt=len(prompt), depth=shared + n_more)
+        memory = _maybe_memory(prompt)
+        self._stored = None if memory is None else (weakref.ref(memory), prompt.ctypes.data, key)
         return Insertion(shared=shared, holder=holder)
 
     def locate(self, prompt: IntArray) -> Insertion:
@@ -329,6 +342,8 @@ class Trie:
             _, run, depth = self._located
             if depth < len(prompt):
                 return run, depth, len(prompt) + len(sampled) - depth
+        elif (known := self._maybe_known(prompt)) is not None:
+            run, depth = known
         for ids, at in ((prompt, depth), (sampled, 0)):
             while True:
                 n = lcp(_view(run.ids)[depth - run.start :], ids[at:])
@@ -340,6 +355,22 @@ class Trie:
                     return run, depth, len(prompt) + len(sampled) - depth
                 run = side
         return run, depth, 0
+
+    def _maybe_known(self, prompt: IntArray) -> tuple[_Run, int] | None:
+        """Say how far a prompt is sure to be stored, without a look at its ids: that run, and the depth.
+
+        Nobody changes an array of ids, so one that lies where the last one did begins with it: a reader lets a long
+        prompt grow where it stands.
+        """
+        memory = _maybe_memory(prompt)
+        if memory is None or self._stored is None:
+            return None
+        before, address, key = self._stored
+        if before() is not memory or address != prompt.ctypes.data or key not in self:
+            return None
+        depth = min(self._prompts[key], len(prompt))
+        run = next(run for run, _ in self._up(key) if run.start < depth or run.parent is None)
+        return run, depth
 
     def _enter(self, key: int, run: _Run, *, n_prompt: int, depth: int) -> None:
         for column, blank in ((self._prompts, 0), (self._depths, 0)):

@@ -319,3 +319,74 @@ def test_who_was_asked_where_a_call_belongs_stores_it_as_ever(calls: list[tuple[
         assert asked.insert(n, prompt, sampled) == plain.insert(n, prompt.copy(), sampled)
         assert asked.path(n).tolist() == [*prompt.tolist(), *sampled.tolist()]
     assert (repr(asked), asked.nbytes) == (repr(plain), plain.nbytes)
+
+
+# -- prompts that grow where they stand
+
+
+class Room:
+    """Memory in which prompts grow, as a reader keeps it: what was given out is never written to again."""
+
+    def __init__(self, size: int = 64) -> None:
+        self.memory = np.empty(size, np.int32)
+        self.used = 0
+
+    def grown(self, more: list[int]) -> IntArray:
+        self.memory[self.used : self.used + len(more)] = more
+        self.used += len(more)
+        return self.memory[: self.used]
+
+
+GROWING = st.tuples(
+    # Which room it grows in, or a copy of what stands there; or only its first so many ids.
+    st.integers(0, 1),
+    st.sampled_from(["grown", "copied", "cut"]),
+    st.lists(st.integers(0, 2), min_size=1, max_size=3),
+    st.lists(st.integers(0, 2), max_size=3),
+)
+
+
+@given(st.lists(GROWING, max_size=10), st.data())
+def test_a_prompt_that_lies_where_the_last_one_did_is_stored_as_if_it_lay_elsewhere(told, data):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("graph.tokens.LONG", 1)
+        short, long = Trie(), Trie()
+        rooms = Room(), Room()
+        for key, (place, how, more, sampled) in enumerate(told):
+            prompt = rooms[place].grown(more)
+            if how == "copied":
+                prompt = prompt.copy()
+            elif how == "cut":
+                prompt = prompt[: data.draw(st.integers(1, len(prompt)))]
+            # A copy has memory of its own, so all of it is compared.
+            if data.draw(st.booleans()):
+                assert short.locate(prompt) == long.locate(prompt.copy())
+            assert short.insert(key, prompt, ids(*sampled)) == long.insert(key, prompt.copy(), ids(*sampled))
+            if data.draw(st.booleans()):
+                gone = data.draw(st.integers(0, key))
+                if gone in short:
+                    short.remove(gone)
+                    long.remove(gone)
+            assert (len(short), short.distinct) == (len(long), long.distinct)
+            for other in range(key + 1):
+                if other in short:
+                    assert short.path(other).tolist() == long.path(other).tolist()
+                    assert list(short.ends(other, 99)) == list(long.ends(other, 99))
+
+
+def test_only_what_is_new_of_such_a_prompt_is_compared(monkeypatch):
+    monkeypatch.setattr("graph.tokens.LONG", 3)
+    compared = []
+    monkeypatch.setattr("graph.tokens.lcp", lambda a, b: compared.append((len(a), len(b))) or lcp(a, b))
+    trie, room = Trie(), Room()
+    trie.insert(0, room.grown([1, 2, 3, 4]), ids(5))
+    compared.clear()
+    prompt = room.grown([5, 6])
+    assert trie.locate(prompt) == trie.insert(1, prompt, ids(7)) == Insertion(shared=5, holder=0)
+    assert compared == [(1, 2)]
+    # The memory is another's now: no word of what stood there is believed.
+    compared.clear()
+    del prompt, room
+    other = Room()
+    assert trie.locate(other.grown([1, 2, 3, 9])) == Insertion(shared=3, holder=1)
+    assert compared[0] == (7, 4)
