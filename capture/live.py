@@ -37,6 +37,8 @@ class Live:
     def __init__(self, entry: Entry, calls: Iterable[Call]) -> None:
         """`calls` are those stored so far, prompts whole."""
         self.entry = entry
+        # The rollout's public id: asked for ten times a call.
+        self.id = entry.rollout.id
         # What `rules` made of an entry last.
         self._rules: tuple[Entry, Rules] | None = None
         self.trie = Trie()
@@ -84,11 +86,6 @@ class Live:
 
     def __repr__(self) -> str:
         return f"<Live {self.id} next={self._next} running={sorted(self.running)} sampled={self._sampled}>"
-
-    @property
-    def id(self) -> str:
-        """The rollout's public id."""
-        return self.entry.rollout.id
 
     @property
     def rules(self) -> Rules:

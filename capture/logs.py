@@ -151,6 +151,8 @@ class _Text(logging.Formatter):
         for name, value in fields.items():
             if type(value) is int:
                 line += f" {name}={value}"
+            elif type(value) is float:
+                line += f" {name}={value:.1f}"
             elif isinstance(value, _SCALARS):
                 line += f" {name}={_shown(value)}"
         return line

@@ -342,7 +342,7 @@ class Trie:
             _, run, depth = self._located
             if depth < len(prompt):
                 return run, depth, len(prompt) + len(sampled) - depth
-        elif (known := self._maybe_known(prompt)) is not None:
+        elif self._stored is not None and (known := self._maybe_known(prompt, *self._stored)) is not None:
             run, depth = known
         for ids, at in ((prompt, depth), (sampled, 0)):
             while True:
@@ -356,17 +356,16 @@ class Trie:
                 run = side
         return run, depth, 0
 
-    def _maybe_known(self, prompt: IntArray) -> tuple[_Run, int] | None:
+    def _maybe_known(
+        self, prompt: IntArray, before: weakref.ref[np.ndarray[Any, Any]], address: int, key: int
+    ) -> tuple[_Run, int] | None:
         """Say how far a prompt is sure to be stored, without a look at its ids: that run, and the depth.
 
         Nobody changes an array of ids, so one that lies where the last one did begins with it: a reader lets a long
         prompt grow where it stands.
         """
         memory = _maybe_memory(prompt)
-        if memory is None or self._stored is None:
-            return None
-        before, address, key = self._stored
-        if before() is not memory or address != prompt.ctypes.data or key not in self:
+        if memory is None or before() is not memory or address != prompt.ctypes.data or key not in self:
             return None
         depth = min(self._prompts[key], len(prompt))
         run = next(run for run, _ in self._up(key) if run.start < depth or run.parent is None)
