@@ -4,44 +4,43 @@
 It says what a recording proxy in this interpreter can reach at the most: it has no routes, rollouts, rules, limits,
 retries, queues, dialects, errors, logs, metrics or memory limits, knows one engine's way of writing and one request's
 shape, and would be wrong about most others. What it does, each in the fastest way that was found:
+- speaks to the engine, and to the agent in a stream, by Treering's own client and lane, at the wire's own price;
 - sees that a request goes on from the last one with its key, decodes what is new of it, and takes a digest of each new
   message;
 - asks for ids, parses those of the prompt that are new, and the sampled ones with their logprobs, as arrays;
-- gives the agent the reply without them, and its end only when the call has been committed to a database on disk, by a
-  thread, in groups.
+- gives the agent the reply without them, and its end only when the call stands in a trie of its conversation's ids, and
+  has been committed to a database on disk, by a thread, in groups.
 """
 
 import asyncio
 import queue
-import re
 import sys
 import threading
 import zlib
 from hashlib import blake2b
+from urllib.parse import urlsplit
 
-import aiohttp
 import apsw
 import msgspec
 import numpy as np
 import uvloop
 from aiohttp import web
 from multidict import CIMultiDict
-from yarl import URL
 
+from capture.chunks import framed
+from capture.content import Content
+from capture.dialects.express import Lane
 from capture.engines.id_text import maybe_parse
+from capture.engines.stamp import Stamp
+from capture.outlet import Outlet, maybe_outlet
+from capture.wire import Wire
+from graph.tokens import Trie
 
 TABLES = """CREATE TABLE calls (id INTEGER PRIMARY KEY, key TEXT, n INTEGER, body BLOB, ids BLOB, logprobs BLOB);
 CREATE TABLE messages (call INTEGER, digest BLOB, body BLOB)"""
 # As in `bare.py`; and the length, which is another.
 _OURS = {"host", "connection", "keep-alive", "transfer-encoding", "date", "server", "content-length"}
-_AUTO = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 _ASKED = b',"return_token_ids":true,"logprobs":true}'
-_NULLS = b',"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
-_token = re.compile(
-    rb'(data: .*?"delta":\{"content":"(?:[^"\\]++|\\.)*+"\}),"logprobs":\{"content":\[\{"token":"(?:[^"\\]++|\\.)*+",'
-    rb'"logprob":([-0-9.e]+),"bytes":\[[0-9,]*\],"top_logprobs":\[\]\}\]\},"finish_reason":null,"token_ids":\[(\d+)\]'
-    rb"\}\]\}\n\n"
-).fullmatch
 
 
 class _Message(msgspec.Struct, gc=False):
@@ -72,11 +71,14 @@ Row = tuple[str, int, bytes, bytes, bytes, list[tuple[bytes, bytes]]]
 
 
 class Last:
-    """The last call of a conversation: its messages and its prompt's ids as text, without their ends."""
+    """The last call of a conversation: its messages and its prompt's ids as text, without their ends; and its graph."""
 
-    messages = b"["
-    ids = b""
-    calls = 0
+    def __init__(self) -> None:
+        self.messages = b"["
+        self.text = b""
+        self.ids = np.zeros(0, dtype=np.int32)
+        self.trie = Trie()
+        self.calls = 0
 
 
 class Call:
@@ -91,31 +93,21 @@ class Call:
         last.messages = raw
         self._new = [message.content.encode() for message in _messages(b"[%b]" % raw[known:])]
         self._prompt = b""
-        self._numbers: list[bytes] = []
-        self._logprobs: list[bytes] = []
+        # What came one at a time, unread, and what did not.
+        self.raw: tuple[list[bytes], list[bytes]] = ([], [])
+        self._logprobs: list[float] = []
         self._sampled: list[int] = []
-        self._scores: list[float] = []
-
-    def token(self, event: bytes) -> bytes | None:
-        """Take the event of one token; return what the agent gets of it."""
-        found = _token(event)
-        if found is None:
-            return None
-        before, logprob, number = found.groups()
-        self._logprobs.append(logprob)
-        self._numbers.append(number)
-        return before + _NULLS
 
     def rest(self, data: bytes) -> bytes:
-        """Take a whole reply, or any other events of a stream; return what the agent gets of it."""
+        """Take a whole reply, or an event that is no ordinary token's; return what the agent gets of it."""
         out, at = [], 0
         start = data.find(b'"logprobs":{')
         if start >= 0:
             end = data.index(b',"finish_reason"', start)
-            self._scores = [entry.logprob for entry in _content(data[start + 11 : end]).content]
+            self._logprobs += [entry.logprob for entry in _content(data[start + 11 : end]).content]
             ids = data.index(b'"token_ids":[', end)
             stop = data.index(b"]", ids)
-            self._sampled = _ids(data[ids + 12 : stop + 1])
+            self._sampled += _ids(data[ids + 12 : stop + 1])
             out += [data[:start], b'"logprobs":null', data[end:ids], b'"token_ids":null']
             at = stop + 1
         prompt = data.find(b'"prompt_token_ids":[', at)
@@ -127,25 +119,67 @@ class Call:
         return b"".join([*out, data[at:]]) if out else data
 
     def row(self, said: bytes) -> Row:
-        """Return the record."""
+        """Return the record, and put the call in its graph."""
         last, new = self._last, self._prompt
-        if last.ids and new.startswith(last.ids):
-            new = new[len(last.ids) + 1 :]
-        last.ids, last.calls = self._prompt, last.calls + 1
-        ids = maybe_parse(new)
+        known = bool(last.text) and new.startswith(last.text)
+        ids = maybe_parse(new[len(last.text) + 1 :] if known else new)
         assert ids is not None
-        if self._numbers:
-            self._sampled = _ids(b"[%b]" % b",".join(self._numbers)) + self._sampled
-            self._scores = _floats(b"[%b]" % b",".join(self._logprobs)) + self._scores
+        prompt = np.concatenate((last.ids, ids)) if known else ids
+        last.text, last.ids = self._prompt, prompt
+        if self.raw[0]:
+            # The finish, and in a stream that began anew a first token, came by themselves.
+            first = 1 if len(self._sampled) > 1 else 0
+            self._sampled[first:first] = _ids(b"[%b]" % b",".join(self.raw[0]))
+            self._logprobs[first:first] = _floats(b"[%b]" % b",".join(self.raw[1]))
         sampled = np.array(self._sampled, dtype=np.int32)
+        last.trie.insert(last.calls, prompt, sampled)
+        last.calls += 1
         return (
             self._key,
             last.calls,
             zlib.compress(said, 1),
             ids.tobytes() + sampled.tobytes(),
-            np.array(self._scores, dtype=np.float32).tobytes(),
+            np.array(self._logprobs, dtype=np.float32).tobytes(),
             [(blake2b(text, digest_size=16).digest(), text) for text in self._new],
         )
+
+
+class Stream:
+    """One call's events on their way."""
+
+    def __init__(self, call: Call, outlet: Outlet) -> None:
+        self._call = call
+        self._send = outlet.send
+        self._lane: Lane | None = None
+        self._begun = b""
+        self.said: list[bytes] = []
+        self.held: list[bytes] = []
+
+    def rush(self, chunk: bytes) -> bool:
+        """Take an ordinary token's chunk."""
+        told = None if self._lane is None else self._lane.chunk(chunk)
+        if told is None:
+            return False
+        self.said.append(told[0])
+        self._send(told[1])
+        return True
+
+    def take(self, data: bytes) -> bool:
+        """Take anything else: of a prompt's ids a part, and sometimes several events."""
+        *events, self._begun = (self._begun + data).split(b"\n\n")
+        for event in events:
+            told = self._call.rest(event + b"\n\n")
+            if self.held or b'"finish_reason":"' in event:
+                self.held.append(told)
+                continue
+            self.said.append(told)
+            self._send(framed(told))
+            if self._lane is None:
+                # What all events begin with.
+                begin = event[6 : event.index(b'"delta":') + 8]
+                stamp = Stamp(begin, shown=begin, logprobs=False, ids=False)
+                self._lane = stamp.maybe_lane(lambda _: [], self._call.raw)
+        return True
 
 
 class Store:
@@ -179,12 +213,6 @@ class Store:
             self._loop.call_soon_threadsafe(_resolve, [future for _, future in group])
 
 
-def _split(data: bytes) -> list[bytes]:
-    """Return the events in it, and what has begun behind them."""
-    *events, begun = data.split(b"\n\n")
-    return [*(event + b"\n\n" for event in events), begun]
-
-
 def _resolve(futures: list[asyncio.Future[None]]) -> None:
     for future in futures:
         if not future.done():
@@ -193,50 +221,39 @@ def _resolve(futures: list[asyncio.Future[None]]) -> None:
 
 async def main(upstream: str, path: str) -> None:
     """Relay every request to `upstream` and record it at `path`; print the address first."""
-    pool, limits = aiohttp.TCPConnector(limit=0, keepalive_timeout=3), aiohttp.ClientTimeout(None, sock_connect=10)
-    jar, store = aiohttp.DummyCookieJar(), Store(path)
+    at = urlsplit(upstream)
+    wire = Wire(at.hostname or "", at.port or 80, keepalive_s=3, connect_s=10, max_line=65_536)
+    store = Store(path)
     conversations: dict[str, Last] = {}
-    async with aiohttp.ClientSession(connector=pool, timeout=limits, cookie_jar=jar, auto_decompress=False) as engine:
 
-        async def relay(asked: web.BaseRequest) -> web.StreamResponse:
-            url, body = URL(upstream + asked.raw_path, encoded=True), await asked.content.read()
-            key = asked.headers["Authorization"]
-            call = Call(key, conversations.setdefault(key, Last()), body)
-            head = CIMultiDict((k, v) for k, v in asked.headers.items() if k.lower() not in _OURS)
-            body = body[:-1] + _ASKED
-            async with engine.request(asked.method, url, data=body, headers=head, skip_auto_headers=_AUTO) as answer:
-                kept = CIMultiDict((k, v) for k, v in answer.headers.items() if k.lower() not in _OURS)
-                if not call.streamed:
-                    reply = call.rest(await answer.read())
-                    await store.commit(call.row(reply))
-                    return web.Response(body=reply, status=answer.status, headers=kept)
-                response = web.StreamResponse(status=answer.status, headers=kept)
-                await response.prepare(asked)
-                said: list[bytes] = []
-                held: list[bytes] = []
-                begun = b""
-                async for data in answer.content.iter_any():
-                    ends = data.find(b"\n\n") == len(data) - 2 and not begun
-                    # Mostly one event; of a prompt's ids a part, and sometimes several.
-                    *events, begun = (data, b"") if ends else _split(begun + data)
-                    for event in events:
-                        told = None if held else call.token(event)
-                        if told is None:
-                            told = call.rest(event)
-                            if held or b'"finish_reason":"' in event:
-                                held.append(told)
-                                continue
-                        said.append(told)
-                        await response.write(told)
-                await store.commit(call.row(b"".join(said + held)))
-                await response.write(b"".join(held))
-                await response.write_eof()
-                return response
+    async def relay(asked: web.BaseRequest) -> web.StreamResponse:
+        body, key = await asked.content.read(), asked.headers["Authorization"]
+        call = Call(key, conversations.setdefault(key, Last()), body)
+        body = body[:-1] + _ASKED
+        fields = [f"{name}: {value}\r\n" for name, value in asked.headers.items() if name.lower() not in _OURS]
+        head = [f"{asked.method} {asked.raw_path} HTTP/1.1\r\nHost: {at.netloc}\r\n", *fields]
+        answer = await wire.ask("".join([*head, f"Content-Length: {len(body)}\r\n\r\n"]).encode(), body)
+        content, kept = answer.content, [(k, v) for k, v in answer.headers.items() if k.lower() not in _OURS]
+        assert isinstance(content, Content)
+        if not call.streamed:
+            reply = call.rest(await content.rest(1 << 30) or b"")
+            await store.commit(call.row(reply))
+            return web.Response(body=reply, status=answer.status, headers=CIMultiDict(kept))
+        response = web.StreamResponse(status=answer.status, headers=CIMultiDict(kept))
+        await response.prepare(asked)
+        outlet = maybe_outlet(response)
+        assert outlet is not None
+        stream = Stream(call, outlet)
+        await content.pour(stream.take, stream.rush)
+        await store.commit(call.row(b"".join(stream.said + stream.held)))
+        await response.write(b"".join(stream.held))
+        await response.write_eof()
+        return response
 
-        server = web.Server(relay, access_log=None, auto_decompress=False, handler_cancellation=True)
-        listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0, backlog=1024)
-        print(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", flush=True)
-        await listener.serve_forever()
+    server = web.Server(relay, access_log=None, auto_decompress=False, handler_cancellation=True)
+    listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0, backlog=1024)
+    print(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", flush=True)
+    await listener.serve_forever()
 
 
 if __name__ == "__main__":
