@@ -38,6 +38,9 @@ class Source(Protocol):
     def go_on(self) -> None:
         """Let the engine go on."""
 
+    def offer(self, rush: Rush | None) -> None:
+        """Offer what comes in a chunk of its own to `rush` first; None: no more."""
+
     def drop(self, content: Content | StreamReader) -> None:
         """Close the connection if it still brings that body."""
 
@@ -116,11 +119,12 @@ class Content:
                 return True
         if not self.ended:
             self._sink, self._stopped = sink, False
-            self.rush = rush
+            self._offer(rush)
             try:
                 await self._wait()
             finally:
-                self._sink = self.rush = None
+                self._sink = None
+                self._offer(None)
             if self._stopped:
                 return True
         if self._broken is not None:
@@ -152,8 +156,15 @@ class Content:
 
     def stop(self, error: Exception | None = None) -> None:
         """Pour no more; the error is raised where the pouring is awaited."""
-        self._sink, self.rush, self._stopped = None, None, True
+        self._sink, self._stopped = None, True
+        self._offer(None)
         self._wake(error)
+
+    def _offer(self, rush: Rush | None) -> None:
+        if rush is not self.rush:
+            self.rush = rush
+            if self._source is not None:
+                self._source.offer(rush)
 
     def end(self) -> None:
         """Take the end."""

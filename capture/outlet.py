@@ -22,11 +22,11 @@ class Outlet:
     def __init__(self, transport: asyncio.Transport, protocol: BaseProtocol) -> None:
         # Writes a whole chunk, where it `is_open`.
         self.send = transport.write
-        self._is_closing = transport.is_closing
-        self._protocol = protocol
+        self.is_closing = transport.is_closing
+        self.protocol = protocol
 
     def __repr__(self) -> str:
-        return f"<Outlet {'full' if self._protocol.writing_paused else 'open'}>"
+        return f"<Outlet {'full' if self.protocol.writing_paused else 'open'}>"
 
     def write(self, piece: bytes) -> bool:
         """Write a piece that is not empty; False, and nothing is written, where the other way must be gone."""
@@ -37,7 +37,7 @@ class Outlet:
 
     def is_open(self) -> bool:
         """Say whether the connection takes a chunk at present."""
-        return not (self._protocol.writing_paused or self._is_closing())
+        return not (self.protocol.writing_paused or self.is_closing())
 
 
 def maybe_outlet(response: web.StreamResponse) -> Outlet | None:

@@ -25,6 +25,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from capture import admission, intake
+from capture import rush as rushes
 from capture.asking import CUT, Asking
 from capture.calls import Calls
 from capture.content import Content
@@ -281,17 +282,21 @@ class Passage:
         content = answer.content
         pourable = content if isinstance(content, Content) else None
         outlet = maybe_outlet(response) if response is not None and pourable is not None else None
-        write, send, is_open = _NOWHERE if outlet is None else (outlet.write, outlet.send, outlet.is_open)
+        write = outlet.write if outlet is not None else _written
         name = f"keep alive {self._draft.live.id}/{self._draft.n}"
 
-        def attend(now: float) -> None:
-            """Do what is done once in a while: with each event it would cost more than the event."""
+        def attend(now: float) -> float:
+            """Do what is done once in a while (with each event it would cost more than the event); say when it is due.
+
+            It doesn't know the rush that calls it, or the two would be left to the collector.
+            """
             nonlocal due, spooled
             patience.renew()
             if now - spooled > SPOOL_EVERY_S:
                 self._calls.spool(self._draft)
                 spooled = now
             due = min(now + RENEW_S, spooled + SPOOL_EVERY_S)
+            return due
 
         def take(data: bytes) -> bytes:
             """Record what came; return what goes out of it."""
@@ -306,26 +311,6 @@ class Passage:
             if now > due:
                 attend(now)
             return relayed
-
-        def rush(chunk: bytes) -> bool:
-            """Take and pass on the chunk of an ordinary token: `pass_on`, less all that it can't change."""
-            if lane is None or not is_open():
-                return False
-            try:
-                told = lane.chunk(chunk)
-            except Exception as error:  # noqa: BLE001 - recording never decides forwarding
-                recorder.failed(error)
-                return False
-            if told is None:
-                return False
-            silence.since = now = monotonic()
-            if now > due:
-                attend(now)
-            relayed, whole = told
-            if relayed:
-                add(relayed)
-                send(whole)
-            return True
 
         def pass_on(data: bytes) -> bool:
             nonlocal lane, owed
@@ -352,20 +337,25 @@ class Passage:
                 owed = relayed
                 return False
             lane = recorder.maybe_lane()
+            if rush is not None:
+                rush.lane = lane
             return recorder.state == "relaying"
 
+        rush = None if outlet is None else rushes.make(outlet, said, attend=attend, failed=recorder.failed)
+        heard = None if rush is None else lambda: rush.since
         try:
-            with Patience(limit) as patience, Silence(response, name=name) as silence:
+            with Patience(limit) as patience, Silence(response, name=name, heard=heard) as silence:
                 while recorder.status == "running" and not recorder.finish_seen:
                     # Only while nothing of an event is on its way, and never with a client that bears no comments.
                     silence.breakable = self._keep_alive and response is not None
-                    if outlet is not None and pourable is not None:
+                    if rush is not None and pourable is not None:
                         going = True
                         try:
-                            going = await pourable.pour(pass_on, rush)
+                            going = await pourable.pour(pass_on, rush.take)
                         finally:
                             silence.breakable = False
                             relayed, owed = owed, b""
+                            rush.settle()
                     elif data := await content.readany():
                         going, relayed = True, take(data)
                     else:
@@ -511,15 +501,8 @@ class Passage:
 
 
 def _written(piece: bytes) -> bool:
+    """Stand in for an outlet where there is none: nothing is poured then."""
     raise AssertionError(f"{len(piece)} bytes were poured, and nobody takes them")
-
-
-def _closed() -> bool:
-    return False
-
-
-_NOWHERE = _written, _written, _closed
-"""Stands in for an outlet where there is none: nothing is poured then."""
 
 
 def is_gone(incoming: web.BaseRequest) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -26,10 +27,13 @@ KEEP_ALIVE = b": keep-alive\n\n"
 class Silence:
     """Watches over one stream while it is relayed."""
 
-    def __init__(self, response: web.StreamResponse | None, *, name: str) -> None:
-        """Without a response there is nobody to say it to."""
+    def __init__(
+        self, response: web.StreamResponse | None, *, name: str, heard: Callable[[], float] | None = None
+    ) -> None:
+        """Without a response there is nobody to say it to; `heard` says of more when it went out, as `since` does."""
         self._response = response
         self._name = name
+        self._heard = heard
         # Whether a comment may go out now.
         self.breakable = False
         # When something last went out, on the monotonic clock.
@@ -55,7 +59,8 @@ class Silence:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
 
     def _look(self) -> None:
-        left = self.since + SILENCE_S - time.monotonic()
+        since = self.since if self._heard is None else max(self.since, self._heard())
+        left = since + SILENCE_S - time.monotonic()
         # A loop's clock may be coarser than ours.
         if left < 0.001:
             # One at a time: a client that takes nothing is not helped by more.

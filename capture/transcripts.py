@@ -82,12 +82,15 @@ class Transcript:
         """Keep what goes out."""
         if self.dropped:
             return
-        size = len(piece)
         self.pieces.append(piece)
-        self._size += size
-        _total.bytes += size
         if self.followers:
             self._tell()
+        self.count(len(piece))
+
+    def count(self, size: int) -> None:
+        """Count pieces that were put behind the others without a word, while nobody followed."""
+        self._size += size
+        _total.bytes += size
         if _total.bytes > BUDGET and not self._read:
             self.dropped = True
             self.close()

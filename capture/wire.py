@@ -25,7 +25,7 @@ from aiohttp.http import HttpResponseParser, RawResponseMessage
 from aiohttp.http_exceptions import HttpProcessingError
 
 from capture.chunks import Chunks, maybe_one
-from capture.content import HIGH_BYTES, Answer, Content, incomplete
+from capture.content import HIGH_BYTES, Answer, Content, Rush, incomplete
 
 _END = b"\r\n\r\n"
 
@@ -45,6 +45,8 @@ class Link(BaseProtocol):
         self._left = 0
         self._reusable = False
         self._held = False
+        # Of the body that comes in chunks, while the next thing to come begins one.
+        self._rush: Rush | None = None
 
     def __repr__(self) -> str:
         return f"<Link {'closed' if self.transport is None else self._read.__name__}>"
@@ -91,7 +93,7 @@ class Link(BaseProtocol):
 
     def shut(self) -> None:
         """Close the connection, at once if it still holds some of a request."""
-        self._read = self._read_nothing
+        self._read, self._rush = self._read_nothing, None
         closed = aiohttp.ClientConnectionError("Connection closed")
         # Whoever waits is told here: of what was closed on purpose nothing else is said later.
         if self._head is not None and not self._head.done():
@@ -112,6 +114,11 @@ class Link(BaseProtocol):
         else:
             self.transport.close()
 
+    def offer(self, rush: Rush | None) -> None:
+        """Offer each chunk of the body that comes to `rush` first, as it came; None: no more."""
+        border = self._read == self._read_chunks and self._chunks.at_border
+        self._rush = rush if border else None
+
     def hold(self) -> None:
         """Let the engine wait."""
         if not self._held:
@@ -126,6 +133,16 @@ class Link(BaseProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what came."""
+        rush = self._rush
+        if rush is not None:
+            # A token of a stream passes this one function of ours.
+            try:
+                if rush(data):
+                    return
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is raised where the pouring is awaited
+                assert self._content is not None
+                self._content.stop(error)
+                return
         self._read(data)
 
     def eof_received(self) -> None:
@@ -143,7 +160,7 @@ class Link(BaseProtocol):
             head.set_exception(exc if exc is not None else aiohttp.ServerDisconnectedError())
         elif content is not None:
             content.fail(incomplete(exc))
-        self._content = self._long = None
+        self._content = self._long = self._rush = None
         self._read = self._read_nothing
         super().connection_lost(exc)
 
@@ -211,20 +228,13 @@ class Link(BaseProtocol):
         content = self._content
         assert content is not None
         if self._chunks.at_border:
-            rush = content.rush
-            if rush is not None:
-                try:
-                    if rush(data):
-                        return
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is raised where the pouring is awaited
-                    content.stop(error)
-                    return
             one = maybe_one(data)
             if one is not None:
                 content.feed(one)
                 return
         for piece in self._chunks.feed(data):
             content.feed(piece)
+        self._rush = content.rush if self._chunks.at_border else None
         if self._chunks.broken is not None:
             content.fail(incomplete(self._chunks.broken))
             self.shut()
@@ -238,7 +248,7 @@ class Link(BaseProtocol):
         if content is None:
             # It was dropped while its last piece was poured.
             return
-        self._read = self._read_nothing
+        self._read, self._rush = self._read_nothing, None
         self.go_on()
         if self._reusable and self.usable and self.transport is not None and not self.transport.get_write_buffer_size():
             self._wire.keep(self)

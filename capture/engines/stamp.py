@@ -20,10 +20,12 @@ microsecond, and nothing is decoded but the text and two numbers.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import re
 from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -31,12 +33,10 @@ from capture import rawjson
 from capture.dialects.express import Lane, PlainLane, Token, Way
 from capture.engines.sampled import decode_ids, decode_logprobs
 
-compiled: Callable[..., Lane] | None = None
-"""The lane in C; None where it was not built, and the one in Python serves: two microseconds a token more."""
+compiled: ModuleType | None = None
+"""The lane in C, and the way of its tokens; None where it was not built, and both in Python serve."""
 with contextlib.suppress(ImportError):
-    from capture.engines import _lane
-
-    compiled = _lane.Lane
+    compiled = importlib.import_module("capture.engines._lane")
 
 _LOGPROBS = b',"logprobs":'
 _ENTRIES = b',"logprobs":{"content":['
@@ -69,6 +69,33 @@ _token = re.compile(
 ).fullmatch  # fmt: skip
 
 
+# What a token's event ends with that is the last of its choice: a piece of text or none, and a token or none.
+_last = re.compile(
+    rb'(\{(?:"(content|reasoning|reasoning_content)":"(' + TEXT + rb')")?\}),"logprobs":'
+    rb'(null|\{"content":\[\{"token":"(?:\3"|' + ASCII + rb'"),"logprob":' + FLOAT + rb',"bytes":(?:null|\[(?:' + _BYTE
+    + rb"(?:," + _BYTE + rb')*+)?\]),"top_logprobs":\[\]\}\]\}),"finish_reason":"([a-z_]{1,40})","stop_reason":null'
+    rb',"token_ids":(null|\[' + ID + rb"\])\}\]\}"
+).fullmatch  # fmt: skip
+_LAST_NULLS = b',"logprobs":null,"finish_reason":"%b","stop_reason":null,"token_ids":null}]}'
+_CHOICE_OPENED = b'{"index":'
+_USAGE = b'],"usage":{'
+
+# What vLLM has behind usage, and behind it nothing.
+_fingerprint = re.compile(rb',"system_fingerprint":("' + ASCII + rb'")\}\Z').search
+_usage = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Last(NamedTuple):
+    """What the last event of a choice says: its text's field, its text, raw logprobs and ids, and why it ended."""
+
+    shown: bytes
+    field: str
+    text: str
+    logprobs: bytes
+    ids: bytes
+    reason: str
+
+
 Tell = Callable[[bytes, bytes, str], bytes | None]
 """Says what the client gets of a text, by its field, raw and read; None, and nothing is changed, if it can't say."""
 
@@ -90,6 +117,8 @@ class Stamp:
         self._logprobs = logprobs
         self._ids = ids
         self._same = shown == begin and logprobs and ids
+        # Of what stands in the list of choices.
+        self._n_choice = self._length - begin.rindex(_CHOICE_OPENED)
         if not logprobs and not ids:
             self._nulls = _LOGPROBS + b"null" + _IDS + b"null" + _END
         # Of a token's whole event, before the delta and behind it; the event as it comes is begun by `lead`.
@@ -130,7 +159,8 @@ class Stamp:
         if self._behind is None:
             return None
         if compiled is not None:
-            return compiled(self._lead, self._before, self._behind, keep, *raw, tell)
+            made: Lane = compiled.Lane(self._lead, self._before, self._behind, keep, *raw, tell)
+            return made
         return PlainLane(self._way(keep, raw, tell, self._behind))
 
     def _way(
@@ -169,6 +199,34 @@ class Stamp:
             return shown
 
         return way
+
+    def maybe_last(self, data: bytes) -> Last | None:
+        """Read a chunk if it is the last of its choice, of plain text or none, for a client that gets no ids."""
+        if self._behind is None or not data.startswith(self._begin):
+            return None
+        found = _last(data, self._length)
+        if found is None:
+            return None
+        delta, name, text, logprobs, reason, ids = found.groups()
+        try:
+            said = "" if text is None else read_text(text)
+        except ValueError:
+            # No UTF-8.
+            return None
+        shown = self._shown + delta + _LAST_NULLS % reason
+        return Last(shown, "" if name is None else name.decode(), said, logprobs, ids, reason.decode())
+
+    def maybe_usage(self, data: bytes) -> tuple[dict[str, Any], dict[str, bytes]] | None:
+        """Read a chunk that brings usage, with the head of those before it: that, and what it has beside, raw."""
+        at = self._length - self._n_choice
+        if not (data.startswith(_USAGE, at) and data.endswith(b"}") and self._begin.startswith(data[:at])):
+            return None
+        found = _fingerprint(data, at + len(_USAGE))
+        end, beside = (len(data) - 1, {}) if found is None else (found.start(), {"system_fingerprint": found[1]})
+        try:
+            return _usage(data[at + len(_USAGE) - 1 : end]), beside
+        except (ValueError, RecursionError):
+            return None
 
     def maybe_read(self, data: bytes, lead: int = 0, tail: int = 0) -> Piece | None:
         """Read a chunk, `lead` and `tail` bytes of something else around it; None if only the full reader can.

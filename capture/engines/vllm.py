@@ -25,7 +25,7 @@ from capture.engines.chat_reader import FLAGS, ChatReader, Track
 from capture.engines.id_text import maybe_parse
 from capture.engines.lift import Lifted, maybe_lift
 from capture.engines.sampled import NULL
-from capture.engines.stamp import Piece, Stamp, Tell, begin_of, maybe_begin
+from capture.engines.stamp import Last, Piece, Stamp, Tell, begin_of, maybe_begin
 from capture.engines.tips import Known, Later
 from capture.engines.wire import ON_THE_FINISH, with_usage
 from capture.errors import EngineError
@@ -117,6 +117,8 @@ class VllmReader(ChatReader):
         # Made of the last event that was read in full, so it says of the head what that said; and that event's choice.
         self._stamp: Stamp | None = None
         self._stamped: Track
+        # The stamp of the choice that has ended, until the next event, which may bring usage that nobody asked for.
+        self._ended: Stamp | None = None
         # The way of its ordinary tokens, and the stamp that it was made of.
         self._lane: Lane | None = None
         self._laned: Stamp | None = None
@@ -131,7 +133,16 @@ class VllmReader(ChatReader):
             if (piece := self._stamp.maybe_read(data)) is not None:
                 self._events += 1
                 return self._read_stamped(self._stamp, data, piece)
+            if self._stamped.finish_reason is None and (last := self._stamp.maybe_last(data)) is not None:
+                return self._read_last(self._stamp, last)
             self._stamp = None
+        elif self._ended is not None:
+            told, self._ended = self._ended.maybe_usage(data), None
+            if told is not None:
+                self._events += 1
+                self.usage, beside = told
+                self._head |= beside
+                return Seen(data=None, moved=beside)
         return super().event(data)
 
     @property
@@ -155,20 +166,34 @@ class VllmReader(ChatReader):
         self._lifted = None
         shows = self._asked.token_ids or self._asked.logprobs
         lifted = maybe_lift(body) if not shows and self._prompt is None else None
-        if lifted is None or (ids := self._maybe_prompt(lifted.prompt)) is None:
+        if lifted is None or (ids := self._maybe_prompt(lifted)) is None:
             return super()._split_whole(body)
         self._lifted, self.prompt_ids = lifted, ids
         return lifted.top, [lifted.choice]
 
-    def _maybe_prompt(self, text: bytes) -> IntArray | None:
-        if self.known is not None and len(text) > tips.LONG:
-            return self.known.maybe_ids(text)
-        return maybe_parse(text[1:-1])
+    def _maybe_prompt(self, lifted: Lifted) -> IntArray | None:
+        if self.known is not None and lifted.end - lifted.start > tips.LONG:
+            # Where it stands: it may be megabytes, and is hardly ever looked at but to find how it goes on.
+            return self.known.maybe_ids(lifted.body, lifted.start, lifted.end)
+        return maybe_parse(lifted.prompt[1:-1])
 
     def _read_stamped(self, stamp: Stamp, data: bytes, piece: Piece) -> Seen:
         """Take what a stamp read of a chunk, as `event` would have."""
         sampled = self._take_piece(piece)
         return Seen(data=None if self._is_alone(piece) else stamp.shown(data, piece), sampled=sampled)
+
+    def _read_last(self, stamp: Stamp, last: Last) -> Seen:
+        """Take the last chunk of the choice, as `event` would have."""
+        self._events += 1
+        self._stamp = None
+        if not self._asked.usage:
+            self._ended = stamp
+        track = self._stamped
+        took = track.sampled.add(last.ids, last.logprobs) > 0
+        sampled = track.assembly.add({last.field: last.text} if last.field else {}) or took
+        track.beside_finish["stop_reason"] = NULL
+        track.finish_reason = last.reason
+        return Seen(data=last.shown, finished=((track.index, last.reason),), sampled=sampled)
 
     def express(self, raw: bytes) -> tuple[bytes, bool] | None:
         """Read what came if it is the whole event of a chunk that brings tokens and no more, as the client gets it.

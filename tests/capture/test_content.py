@@ -21,6 +21,9 @@ class Source:
     def go_on(self) -> None:
         self.told.append("go on")
 
+    def offer(self, rush: object) -> None:
+        self.told.append("offer" if rush is not None else "offer nothing")
+
     def drop(self, content: object) -> None:
         self.told.append("drop")
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from capture.dialects.chat import Chat
 from capture.dialects.express import Lane
 from capture.engines.base import Choice, Seen
+from capture.engines.chat_reader import ChatReader
 from capture.engines.sampled import MAX_DOUBTS
 from capture.engines.stamp import Stamp, begin_of, maybe_begin
 from capture.engines.vllm import VllmReader
@@ -24,6 +25,32 @@ TOKEN = HEAD + (
     b'{"content":"x"},"logprobs":{"content":[{"token":"x","logprob":-0.5,"bytes":[120],"top_logprobs":[]}]}'
     b',"finish_reason":null,"token_ids":[5]}]}'
 )
+
+
+LAST = TOKEN.replace(b'"finish_reason":null', b'"finish_reason":"stop","stop_reason":null')
+LASTS = [
+    LAST,
+    LAST.replace(b'{"content":"x"}', b"{}"),
+    LAST.replace(b'{"content":"x"}', b'{"content":""}'),
+    LAST.replace(b'{"content":"x"}', b'{"reasoning":"\\n"}'),
+    LAST.replace(b"[5]", b"null"),
+    LAST.replace(b'"stop"', b'"abort"'),
+    LAST.replace(b'"stop"', b'""'),
+    LAST.replace(b'"stop_reason":null', b'"stop_reason":7'),
+    LAST[:-1] + b',"system_fingerprint":"f"}',
+]
+USAGE = HEAD.partition(b'{"index"')[0] + b'],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
+USAGES = [
+    USAGE,
+    USAGE[:-1] + b',"system_fingerprint":"f"}',
+    USAGE[:-1] + b',"system_fingerprint":null}',
+    USAGE[:-1] + b',"more":{}}',
+    USAGE[:-1] + b',"system_fingerprint":"f","more":{}}',
+    USAGE.replace(b"3", b'{"system_fingerprint":"f"}'),
+    USAGE.replace(b"{", b'{"error":{"message":"x"},', 1),
+    USAGE.replace(b'"prompt_tokens":3,', b'"prompt_tokens":1e999,'),
+    USAGE.replace(b"[]", b"[5]"),
+]
 
 
 def stamp(*, logprobs: bool = False, ids: bool = False) -> Stamp:
@@ -151,7 +178,14 @@ def events(draw: st.DrawFn) -> list[bytes]:
                 + one[at + more :]
             )
         made.append(one)
-    return [*made, compact(chunk(1, finish="stop")), compact(usage_chunk(1)), b"[DONE]"]
+    if draw(st.booleans()):
+        return [*made, compact(chunk(1, finish="stop")), compact(usage_chunk(1)), b"[DONE]"]
+    ends = [draw(st.sampled_from(LASTS)), draw(st.sampled_from(USAGES))]
+    for _ in range(draw(st.integers(0, 2))):
+        which, some = draw(st.integers(0, 1)), draw(st.sampled_from([b"", b" ", b",", b'"', b"}", b"\xff", b'"a":1,']))
+        at, more = draw(st.integers(0, len(ends[which]))), draw(st.integers(0, 3))
+        ends[which] = ends[which][:at] + some + ends[which][at + more :]
+    return [*made, TOKEN, *draw(st.permutations(ends) | st.just(ends)), b"[DONE]"]
 
 
 def told(choice: Choice) -> Any:
@@ -173,7 +207,7 @@ def test_a_stamp_says_what_the_full_reader_says(
     request = Chat().read(body(stream=True, return_token_ids=token_ids, logprobs=logprobs, top_logprobs=1, n=choices))
     quick, full = VllmReader(request, model=model), VllmReader(request, model=model)
     for data in stream:
-        full._stamp = None  # so that it reads each event in full
+        full._stamp = full._ended = None  # so that it reads each event in full
         assert same(quick.event(data), data) == same(full.event(data), data)
         assert (quick.reply_id, quick.usage, quick.undecoded) == (full.reply_id, full.usage, full.undecoded)
     assert list(map(told, quick.choices())) == list(map(told, full.choices()))
@@ -190,6 +224,23 @@ def test_an_ordinary_stream_is_read_by_its_stamp() -> None:
     (choice,) = read.choices()
     assert choice.sampled_ids is not None
     assert choice.sampled_ids.tolist() == [5, 5, 5]
+
+
+@pytest.mark.parametrize("last", LASTS[:4])
+@pytest.mark.parametrize("usage", USAGES[:2])
+def test_an_ordinary_end_is_read_by_it_too(last: bytes, usage: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = Chat().read(body(stream=True))
+    quick, full = VllmReader(request), VllmReader(request)
+    for reader in (quick, full):
+        reader.event(TOKEN)
+    full._stamp = None
+    wanted = [full.event(last), full.event(usage)]
+    monkeypatch.setattr(ChatReader, "event", None)
+    assert [quick.event(last), quick.event(usage)] == wanted
+    assert wanted[0].finished == ((0, "stop"),)
+    assert wanted[1].data is None
+    assert (quick.usage, quick.reply()) == (full.usage, full.reply())
+    assert quick.usage == {"prompt_tokens": 3, "completion_tokens": 2}
 
 
 @given(events(), st.booleans(), st.booleans(), st.sampled_from([None, "m", "theirs"]))
