@@ -45,6 +45,9 @@ ASIDE_FROM = 2**20
 """Bytes of a request's body from which it is read in a thread. That takes about 10 ms a MiB, in which no other call is
 served: a conversation with pictures would hold up all others for seconds. Below, a thread costs more than it saves."""
 
+PARTED_FROM = 2**24
+"""The same, of one whose messages have been read each for itself."""
+
 
 class Calls:
     """Admits calls, and records them when they have ended."""
@@ -284,7 +287,9 @@ class Calls:
         try:
             draft.engines = self._order(live)
             engine = draft.engines[0]
-            draft.admitted = await _aside(draft.body, lambda: self._admitted(draft, engine))
+            # What has been taken apart is only put together: 0.07 ms a MiB, for which no thread is asked.
+            parted = draft.request.elements is not None and len(draft.body) < PARTED_FROM
+            draft.admitted = await _aside(b"" if parted else draft.body, lambda: self._admitted(draft, engine))
         except asyncio.CancelledError:
             # The agent hung up meanwhile: nothing was sent, but the call has its number and its place.
             self._given_up(draft)
@@ -543,7 +548,7 @@ class Calls:
         if request is not None and draft.translator is None:
             asked = suspects(request.fields, request.elements, asked)
         texts, secrets_ = (asked, records[0].exchange.reply), (live.entry.secret, live.entry.tools_secret)
-        if await _aside(draft.body, lambda: keys.shown_in(texts, secrets_)):
+        if await _aside(asked, lambda: keys.shown_in(texts, secrets_)):
             self._notice(draft, "secret_in_content", {})
         missing = [*(reader.undecoded if reader is not None else ()), *filter(None, [request and request.undecoded])]
         if missing:

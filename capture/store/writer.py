@@ -55,7 +55,11 @@ PROBE_BYTES = 65_536
 """What a probe writes: more than the free pages of a full file are likely to hold."""
 
 DEFER_S = 0.02
-"""How long a write may be deferred: a start or a mark of delivery then rides with the next call's record, or alone."""
+"""How long a write may be deferred: a mark of delivery then rides with the next call's record, or alone."""
+
+START_S = 0.25
+"""The same of a start: with its request it takes twice what its call's end takes, and most that a call is shorter than
+this never has to be made. Of a call that began within it, a crash leaves nothing: the agent got a token or none."""
 
 IDLE_S = 60e-6
 """CPU time: a loop that comes round to the same callback in less had nothing else to do. An empty round takes some
@@ -119,6 +123,7 @@ class Writer:
         self._deferred: list[Op] = []
         self._starts: list[Op] = []
         self._due: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
         # Since when ends of calls are gathered, None while none is; what the loop had spent when it came round last.
         self._gathering: float | None = None
         self._came_round = 0.0
@@ -158,8 +163,7 @@ class Writer:
         with self._door:
             self._must_be_open()
             self._deferred.append(op)
-        if self._due is None:
-            self._due = self._loop.call_later(DEFER_S, self._hand_over)
+        self._see_to(self._loop.time() + DEFER_S)
         return op
 
     def defer_start(self, make: Callable[[], Work]) -> Op:
@@ -173,8 +177,7 @@ class Writer:
         with self._door:
             self._must_be_open()
             self._starts.append(op)
-        if self._due is None:
-            self._due = self._loop.call_later(DEFER_S, self._hand_over)
+        self._see_to(op.since + START_S)
         return op
 
     def retract(self, op: Op) -> bool:
@@ -282,15 +285,23 @@ class Writer:
         error = StoreError("store_failed", self.failure or f"{self._where} is closed")
         _resolve([(op.future, None, error) for op in ops if op.future is not None])
 
+    def _see_to(self, at: float) -> None:
+        """Have what is deferred looked at by then, on the loop's clock."""
+        if self._due is not None:
+            if self._due_at <= at:
+                return
+            self._due.cancel()
+        self._due, self._due_at = self._loop.call_at(at, self._hand_over), at
+
     def _hand_over(self) -> None:
         """Queue what is deferred, and the starts whose time is over."""
         self._due = None
-        now = self._loop.time()
         with self._door:
             if self._open:
-                self._queue_all([*self._due_starts(before=now - DEFER_S + 0.001), *self._due_ops()])
+                # A loop's clock may be coarser than its timers.
+                self._queue_all([*self._due_starts(before=self._loop.time() - START_S + 0.001), *self._due_ops()])
                 if self._starts:
-                    self._due = self._loop.call_later(self._starts[0].since + DEFER_S - now, self._hand_over)
+                    self._see_to(self._starts[0].since + START_S)
 
     def _due_starts(self, *, before: float | None) -> list[Op]:
         """Take the starts that wait since `before` or longer; all of them with None."""

@@ -25,7 +25,7 @@ async def filled(path: Path) -> None:
     await store.open()
     await store.add([entry("a", group="g", labels={"split": "train"}), entry("b")])
     for name in "ab":
-        first, second = request("hi", tools=TOOLS), request("hi", "hello " * 400, "more", tools=TOOLS)
+        first, second = request("hi", tools=TOOLS), request("hi", "hello " * 200, "more", tools=TOOLS)
         one = ended(
             call(0, first), first, id="x", prompt_ids=ids(1, 2, 3), sampled_ids=ids(4, 5), logprobs=logprobs(-1, -2),
             sent=first[:-1] + b', "logprobs": true}', reply=b'{"choices": []}', top_logprobs=b"[" + b" " * 300 + b"]",

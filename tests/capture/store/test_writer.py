@@ -345,12 +345,35 @@ async def test_a_start_is_committed_when_its_time_is_over_and_not_before(writer,
     at = 0.0
     monkeypatch.setattr(writer._loop, "time", lambda: at)
     first = writer.defer_start(lambda: insert(1))
-    at += writer_module.DEFER_S / 2
+    at += writer_module.START_S / 2
     second = writer.defer_start(lambda: insert(2))
-    at += writer_module.DEFER_S / 2
+    at += writer_module.START_S / 2
     writer._hand_over()
     assert not writer.retract(first)
     assert writer.retract(second)
+
+
+async def test_a_mark_does_not_wait_for_a_starts_time(writer, monkeypatch):
+    monkeypatch.setattr(writer_module, "START_S", 60.0)
+    monkeypatch.setattr(writer_module, "DEFER_S", 0.001)
+    before = writer.groups
+    start = writer.defer_start(lambda: insert(1))
+    writer.defer(insert(2))
+    async with asyncio.timeout(10):
+        while writer.groups == before:  # noqa: ASYNC110 - the thread has nobody to tell of a write that nobody awaits
+            await asyncio.sleep(0)
+    assert writer.retract(start)
+    assert await values(writer) == [2]
+
+
+async def test_what_is_deferred_is_seen_to_at_its_own_time(writer, monkeypatch):
+    monkeypatch.setattr(writer_module, "START_S", 0.002)
+    before = writer.groups
+    writer.defer_start(lambda: insert(1))
+    async with asyncio.timeout(10):
+        while writer.groups == before:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+    assert await values(writer) == [1]
 
 
 async def test_starts_are_committed_at_the_stop(tmp_path):
