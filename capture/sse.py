@@ -74,7 +74,8 @@ class Decoder:
         events: list[Event] = []
         start = 0
         while (end := self._maybe_end(start)) is not None:
-            events.append(self._event(bytes(buffer[start:end])))
+            with memoryview(buffer) as view:
+                events.append(self._event(bytes(view[start:end])))
             start = end
             self._searched = end
         if start:

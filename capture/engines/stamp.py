@@ -48,8 +48,10 @@ _N_LOGPROBS, _N_IDS, _N_END = len(_LOGPROBS), len(_IDS), len(_END)
 _TELLING = frozenset({"usage", "prompt_token_ids", "error"})
 # A choice's fields, in the order in which vLLM writes them (chat_completion/protocol.py, 0.32.0).
 _CHOICE = ["index", "delta", "logprobs", "finish_reason", "token_ids"]
-# Those of the first chunk, which brings the role, and what that may have behind its choices.
-_FIRST = _CHOICE[:-1]
+FIRST = _CHOICE[:-1]
+"""Those of the first chunk, which brings the role."""
+
+# What that may have behind its choices.
 _BESIDE_FIRST = frozenset({"prompt_token_ids", "prompt_text"})
 
 _delta = msgspec.json.Decoder(dict[str, Any]).decode
@@ -288,7 +290,7 @@ def maybe_begin(data: bytes, top: dict[str, bytes], choices: Sequence[dict[str, 
     if not _TELLING.isdisjoint(names[:at]):
         return None
     # What is read of a chunk by its stamp stands behind these bytes, so the first one's are as good.
-    if names[at + 1 :] if fields == _CHOICE else fields != _FIRST or not _BESIDE_FIRST.issuperset(names[at + 1 :]):
+    if names[at + 1 :] if fields == _CHOICE else fields != FIRST or not _BESIDE_FIRST.issuperset(names[at + 1 :]):
         return None
     begin = begin_of(top, choices[0])
     return begin if data.startswith(begin) else None

@@ -24,6 +24,7 @@ from capture.engines.base import A_FEW, Ask, Reader, Seen
 from capture.engines.chat_reader import FLAGS, ChatReader, Track
 from capture.engines.id_text import maybe_parse
 from capture.engines.lift import Lifted, maybe_lift
+from capture.engines.opening import MOST, Opening, maybe_opening
 from capture.engines.sampled import NULL
 from capture.engines.stamp import Last, Piece, Stamp, Tell, begin_of, maybe_begin
 from capture.engines.tips import Known, Later
@@ -98,6 +99,10 @@ class Vllm:
             raise EngineError("engine_garbled", "The engine gave no count of tokens.") from error
 
 
+# Made of the first events of streams before, the latest first.
+_openings: list[Opening] = []
+
+
 class VllmReader(ChatReader):
     """Reads one reply of vLLM's chat completions."""
 
@@ -136,6 +141,8 @@ class VllmReader(ChatReader):
             if self._stamped.finish_reason is None and (last := self._stamp.maybe_last(data)) is not None:
                 return self._read_last(self._stamp, last)
             self._stamp = None
+        elif not self._events and (first := self._maybe_first(data)) is not None:
+            return first
         elif self._ended is not None:
             told, self._ended = self._ended.maybe_usage(data), None
             if told is not None:
@@ -181,6 +188,24 @@ class VllmReader(ChatReader):
         """Take what a stamp read of a chunk, as `event` would have."""
         sampled = self._take_piece(piece)
         return Seen(data=None if self._is_alone(piece) else stamp.shown(data, piece), sampled=sampled)
+
+    def _maybe_first(self, data: bytes) -> Seen | None:
+        """Read the first event by that of a stream before; None, and nothing is changed, if `event` must read it."""
+        if not self._single or self.known is None or self._asked.token_ids or self._asked.logprobs:
+            return None
+        for opening in _openings[:]:
+            if opening.model != self._model or (first := opening.maybe_read(data, self.known)) is None:
+                continue
+            self._events += 1
+            self.reply_id = first.id
+            self._head |= first.head
+            self._prompt = first.ids
+            track = self._stamped = self._tracks[0] = Track(0, self._doubts)
+            track.assembly.add(opening.delta)
+            self._n_swift = 0
+            self._stamp = Stamp(first.begin, shown=first.shown_begin, logprobs=False, ids=False)
+            return Seen(data=first.shown)
+        return None
 
     def _read_last(self, stamp: Stamp, last: Last) -> Seen:
         """Take the last chunk of the choice, as `event` would have."""
@@ -271,6 +296,11 @@ class VllmReader(ChatReader):
         begin = maybe_begin(data, top, choices) if self._single and choices else None
         if begin is None or not choices:
             return
+        if self._events == 1 and "prompt_token_ids" in top:
+            opening = maybe_opening(data, top, choices[0], model=self._model)
+            if opening is not None and opening not in _openings:
+                _openings.insert(0, opening)
+                del _openings[MOST:]
         self._stamped = self._track(choices[0])
         self._n_swift = self._stamped.sampled.swift
         renamed = top if self._model is None or "model" not in top else top | {"model": self._model}
