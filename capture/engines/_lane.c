@@ -605,7 +605,7 @@ PyDoc_STRVAR(rush_doc, "take(chunk, /)\n--\n\nRecord a chunk and pass it on; Fal
 static PyObject *
 rush_take(Rush *self, PyObject *chunk)
 {
-    if (self->lane == Py_None)
+    if (self->lane == NULL || self->lane == Py_None)
         Py_RETURN_FALSE;
     int paused = is_true(self->protocol, str_paused);
     if (paused < 0)
