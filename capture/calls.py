@@ -45,9 +45,6 @@ ASIDE_FROM = 2**20
 """Bytes of a request's body from which it is read in a thread. That takes about 10 ms a MiB, in which no other call is
 served: a conversation with pictures would hold up all others for seconds. Below, a thread costs more than it saves."""
 
-PARTED_FROM = 2**24
-"""The same, of one whose messages have been read each for itself."""
-
 
 class Calls:
     """Admits calls, and records them when they have ended."""
@@ -287,9 +284,7 @@ class Calls:
         try:
             draft.engines = self._order(live)
             engine = draft.engines[0]
-            # What has been taken apart is only put together: 0.07 ms a MiB, for which no thread is asked.
-            parted = draft.request.elements is not None and len(draft.body) < PARTED_FROM
-            draft.admitted = await _aside(b"" if parted else draft.body, lambda: self._admitted(draft, engine))
+            draft.admitted = await _aside(draft.body, lambda: self._admitted(draft, engine))
         except asyncio.CancelledError:
             # The agent hung up meanwhile: nothing was sent, but the call has its number and its place.
             self._given_up(draft)

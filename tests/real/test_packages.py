@@ -149,7 +149,7 @@ def test_asked_for_it_the_wheel_has_the_compiled_lane(at_hand, built, tmp_path):
     run(setup.find_uv(), "venv", "-q", "--python", at_hand["3.13"], tmp_path / "venv", cwd=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     uv("pip", "install", "-q", "--python", python, wheel, cwd=tmp_path)
-    look = "from capture.engines import stamp; print(stamp.compiled.__module__)"
+    look = "from capture.engines import stamp; print(stamp.compiled.__name__)"
     assert run(python, "-W", "error", "-c", look, cwd=tmp_path) == "capture.engines._lane\n"
 
 
