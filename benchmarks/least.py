@@ -103,6 +103,8 @@ class Call:
         out, at = [], 0
         start = data.find(b'"logprobs":{')
         if start >= 0:
+            # What came one at a time came before.
+            self._settle()
             end = data.index(b',"finish_reason"', start)
             self._logprobs += [entry.logprob for entry in _content(data[start + 11 : end]).content]
             ids = data.index(b'"token_ids":[', end)
@@ -118,6 +120,14 @@ class Call:
             at = stop + 1
         return b"".join([*out, data[at:]]) if out else data
 
+    def _settle(self) -> None:
+        ids, logprobs = self.raw
+        if ids:
+            self._sampled += _ids(b"[%b]" % b",".join(ids))
+            self._logprobs += _floats(b"[%b]" % b",".join(logprobs))
+            ids.clear()
+            logprobs.clear()
+
     def row(self, said: bytes) -> Row:
         """Return the record, and put the call in its graph."""
         last, new = self._last, self._prompt
@@ -126,11 +136,7 @@ class Call:
         assert ids is not None
         prompt = np.concatenate((last.ids, ids)) if known else ids
         last.text, last.ids = self._prompt, prompt
-        if self.raw[0]:
-            # The finish, and in a stream that began anew a first token, came by themselves.
-            first = 1 if len(self._sampled) > 1 else 0
-            self._sampled[first:first] = _ids(b"[%b]" % b",".join(self.raw[0]))
-            self._logprobs[first:first] = _floats(b"[%b]" % b",".join(self.raw[1]))
+        self._settle()
         sampled = np.array(self._sampled, dtype=np.int32)
         last.trie.insert(last.calls, prompt, sampled)
         last.calls += 1
