@@ -234,7 +234,7 @@ class Link(BaseProtocol):
                 return
         for piece in self._chunks.feed(data):
             content.feed(piece)
-        self._rush = content.rush if self._chunks.at_border else None
+        self.offer(content.rush)
         if self._chunks.broken is not None:
             content.fail(incomplete(self._chunks.broken))
             self.shut()

@@ -81,6 +81,10 @@ class Track:
         )
 
 
+ONCE = ("created", "model", "system_fingerprint")
+"""Fields of a reply that stand once in it, and in each event of a stream."""
+
+
 class ChatReader:
     """Reads one reply; as it stands, one without ids."""
 
@@ -288,7 +292,7 @@ class ChatReader:
         if self._model is not None and top.get("model", self._model) != self._model:
             top["model"] = self._model
             edited = True
-        for name in ("created", "model", "system_fingerprint"):
+        for name in ONCE:
             if name in top:
                 self._head[name] = top[name]
         return edited

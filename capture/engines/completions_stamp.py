@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from capture.engines.stamp import ASCII, FLOAT, ID, TEXT, begin_of, read_text
+from capture.engines.stamp import ASCII, FLOAT, ID, TEXT, begin_of, read_text, renamed
 
 _CHOICE = ["index", "text", "logprobs", "finish_reason", "stop_reason", "prompt_token_ids", "token_ids"]
 """A choice's fields, in the order in which vLLM writes them."""
@@ -78,5 +78,4 @@ def maybe_stamp(
     begin = begin_of(top, choices[0], value=b"text")
     if not data.startswith(begin):
         return None
-    renamed = top if model is None or "model" not in top else top | {"model": model}
-    return Stamp(begin, shown=begin_of(renamed, choices[0], value=b"text"))
+    return Stamp(begin, shown=begin_of(renamed(top, model), choices[0], value=b"text"))

@@ -16,16 +16,15 @@ is saved.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from capture import rawjson
-from capture.engines.id_text import is_list
+from capture.engines.chat_reader import ONCE
 from capture.engines.sampled import NULL
-from capture.engines.stamp import FIRST, begin_of
-from capture.engines.tips import LONG, Known, Later
+from capture.engines.stamp import FIRST, begin_of, renamed
+from capture.engines.tips import LONG, Known, Later, maybe_told
 from graph.records import IntArray
 
 MOST = 4
@@ -88,7 +87,7 @@ class Opening(NamedTuple):
         name, created = data[len(_ID) : end_id], data[at:behind]
         if stop - start <= LONG or _plain(name) is None or _number(created) is None:
             return None
-        ids = _maybe_ids(data, start, stop, known)
+        ids = maybe_told(data, start, stop, known)
         if ids is None:
             return None
         opened = data[:at] + created
@@ -103,16 +102,8 @@ class Opening(NamedTuple):
         )
 
 
-def _maybe_ids(data: bytes, start: int, stop: int, known: Known) -> IntArray | Later | None:
-    before = known.before(data, start, stop)
-    if before is not None:
-        return known.after(before, data, start, stop)
-    text = data[start:stop]
-    return Later(text) if text[:1] == b"[" and text[-1:] == b"]" and is_list(text[1:-1]) else None
-
-
 def maybe_opening(
-    data: bytes, top: Mapping[str, bytes], fields: Mapping[str, bytes], *, model: bytes | None
+    data: bytes, top: dict[str, bytes], fields: dict[str, bytes], *, model: bytes | None
 ) -> Opening | None:
     """Return the opening of a first event with one choice, None if none can be made of it.
 
@@ -134,8 +125,8 @@ def maybe_opening(
     if not isinstance(delta, dict) or not delta or any(delta.get(name) for name in delta if name != "role"):
         # It says something already.
         return None
-    renamed = dict(top) if model is None or "model" not in top else {**top, "model": model}
-    cuts = [cut for one in (dict(top), renamed) if (cut := _cut(one, fields)) is not None]
+    shown = renamed(top, model)
+    cuts = [cut for one in (top, shown) if (cut := _cut(one, fields)) is not None]
     if len(cuts) < 2:
         return None
     (to_created, to_delta, to_ids, end), (_, shown_to_delta, shown_to_ids, _) = cuts
@@ -148,17 +139,17 @@ def maybe_opening(
         shown_to_delta=shown_to_delta,
         shown_to_ids=shown_to_ids,
         delta=delta,
-        head={name: renamed[name] for name in ("created", "model", "system_fingerprint") if name in renamed},
+        head={name: shown[name] for name in ONCE if name in shown},
     )
     raw_id, created = top["id"], top["created"]
     whole = b"".join((_ID[:-1], raw_id[:-1], to_created, created, to_delta, to_ids, top["prompt_token_ids"], end))
     return made if whole == data and raw_id[:1] == b'"' and _plain(raw_id[1:-1]) is not None else None
 
 
-def _cut(top: dict[str, bytes], fields: Mapping[str, bytes]) -> tuple[bytes, bytes, bytes, bytes] | None:
+def _cut(top: dict[str, bytes], fields: dict[str, bytes]) -> tuple[bytes, bytes, bytes, bytes] | None:
     """Return what stands around id, time and ids, in four pieces, the second one ending before the delta's value."""
     written = rawjson.join(top | {"choices": b"[%b]" % rawjson.join(fields), "prompt_token_ids": b""})
-    begin = begin_of(top, dict(fields))
+    begin = begin_of(top, fields)
     created = b'"created":' + top["created"]
     at, ids = begin.find(created), written.find(_IDS, len(begin))
     if at < 0 or ids < 0 or not written.startswith(begin):

@@ -296,6 +296,11 @@ def maybe_begin(data: bytes, top: dict[str, bytes], choices: Sequence[dict[str, 
     return begin if data.startswith(begin) else None
 
 
+def renamed(top: dict[str, bytes], model: bytes | None) -> dict[str, bytes]:
+    """Return the fields of a chunk as the client is to see its model, raw; None: as it comes."""
+    return top if model is None or "model" not in top else top | {"model": model}
+
+
 def begin_of(top: dict[str, bytes], fields: dict[str, bytes], *, value: bytes = b"delta") -> bytes:
     """Return what a chunk of one choice begins with, written without spaces, up to the field that brings text.
 

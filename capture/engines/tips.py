@@ -193,6 +193,17 @@ class Later(NamedTuple):
     text: bytes
 
 
+def maybe_told(data: bytes, start: int, end: int, known: Known) -> IntArray | Later | None:
+    """Return the ids of a list that goes on from a prompt, of a new one the text; None for the ordinary reader.
+
+    It stands in `data` as `Known.maybe_ids` has it.
+    """
+    before = known.before(data, start, end)
+    if before is not None:
+        return known.after(before, data, start, end)
+    return Later(data[start:end]) if _is_bracketed(data, start, end) and is_list(data[start + 1 : end - 1]) else None
+
+
 def split(data: bytes, known: Known | None) -> tuple[dict[str, bytes], IntArray | Later | None]:
     """Return the fields of a reply or of an event, as `rawjson.split` does, and its prompt's ids where they are known.
 
@@ -211,11 +222,8 @@ def split(data: bytes, known: Known | None) -> tuple[dict[str, bytes], IntArray 
             text = data[start:end]
             if top.get("prompt_token_ids") == NULL:
                 top["prompt_token_ids"] = text
-                before = known.before(text, 0, len(text))
-                if before is None:
-                    if is_list(text[1:-1]):
-                        return top, Later(text)
-                elif (ids := known.after(before, text, 0, len(text))) is not None:
+                ids = maybe_told(text, 0, len(text), known)
+                if ids is not None:
                     return top, ids
     return rawjson.split(data), None
 

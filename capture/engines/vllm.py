@@ -26,7 +26,7 @@ from capture.engines.id_text import maybe_parse
 from capture.engines.lift import Lifted, maybe_lift
 from capture.engines.opening import MOST, Opening, maybe_opening
 from capture.engines.sampled import NULL
-from capture.engines.stamp import Last, Piece, Stamp, Tell, begin_of, maybe_begin
+from capture.engines.stamp import Last, Piece, Stamp, Tell, begin_of, maybe_begin, renamed
 from capture.engines.tips import Known, Later
 from capture.engines.wire import ON_THE_FINISH, with_usage
 from capture.errors import EngineError
@@ -303,8 +303,7 @@ class VllmReader(ChatReader):
                 del _openings[MOST:]
         self._stamped = self._track(choices[0])
         self._n_swift = self._stamped.sampled.swift
-        renamed = top if self._model is None or "model" not in top else top | {"model": self._model}
-        shown = begin_of(renamed, choices[0])
+        shown = begin_of(renamed(top, self._model), choices[0])
         self._stamp = Stamp(begin, shown=shown, logprobs=self._asked.logprobs, ids=self._asked.token_ids)
 
     def _take(self, track: Track, fields: dict[str, bytes]) -> bool:
