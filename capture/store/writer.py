@@ -59,7 +59,7 @@ DEFER_S = 0.02
 
 START_S = 0.25
 """The same of a start: with its request it takes twice what its call's end takes, and most that a call is shorter than
-this never has to be made. Of a call that began within it a crash leaves nothing, whatever the agent had of it by then."""
+this never has to be made. Of a call that began within it a crash leaves nothing, whatever the agent had of it."""
 
 IDLE_S = 60e-6
 """CPU time: a loop that comes round to the same callback in less had nothing else to do. An empty round takes some
