@@ -68,7 +68,8 @@ class Gradio:
                 hint="leave --tls-cert out: the link itself is TLS from outside",
             )
         # Not a secret of ours: the share server tells links apart by it. It is in no line all the same.
-        token = secrets.token_urlsafe(32)
+        # In hex: one that begins with "-" would read as an option to a client's parser.
+        token = secrets.token_hex(32)
         # `-P`: this folder, where the script lies, has a `gradio` of its own.
         argv = [self._python, "-P", str(_SCRIPT), local.host, str(local.port), token, self._server or "-"]
         if self._environment:

@@ -116,6 +116,22 @@ async def test_it_asks_the_api_where_no_server_was_given(frpc, local, api):
         await tunnel.close()
 
 
+async def test_its_token_reads_as_an_option_to_no_parser(frpc, local, monkeypatch):
+    given = []
+
+    async def start(name, argv, *, hidden):
+        given.extend(hidden)
+        raise TunnelError("not started")
+
+    monkeypatch.setattr("tunnel.gradio.Program.start", start)
+    # In base64, these bytes begin with "-".
+    monkeypatch.setattr("secrets.token_bytes", lambda count: b"\xfb" * count)
+    with pytest.raises(TunnelError, match="not started"):
+        await gradio(frpc).open(local)
+    assert len(given) == 1
+    assert given[0].isalnum()
+
+
 async def test_an_api_that_is_not_there_is_said(frpc, local):
     tunnel = gradio(frpc, server=None, environment={"GRADIO_SHARE_API": "http://127.0.0.1:9/"})
     with pytest.raises(TunnelError) as failed:
