@@ -1,6 +1,6 @@
-"""What pyproject.toml can't say: with COMPILE_TREERING=1 the lane of a stream's tokens is compiled.
+"""What pyproject.toml can't say: with COMPILE_TREERING=1 the lane of a stream's tokens is compiled, and lists of numbers.
 
-Without it, as in a release, the wheel is one for every machine, and the lane in Python serves.
+Without it, as in a release, the wheel is one for every machine, and the same in Python serves.
 """
 
 import os
@@ -9,4 +9,10 @@ from setuptools import Extension, setup
 
 COMPILE = os.environ.get("COMPILE_TREERING", "") not in ("", "0")
 
-setup(ext_modules=[Extension("capture.engines._lane", ["capture/engines/_lane.c"])] if COMPILE else [])
+FOLDER, NAMES = "capture/engines", ("_lane", "_lists")
+
+EXTENSIONS = [
+    Extension(f"capture.engines.{name}", [f"{FOLDER}/{name}.c"], depends=[f"{FOLDER}/_json.h"]) for name in NAMES
+]
+
+setup(ext_modules=EXTENSIONS if COMPILE else [])

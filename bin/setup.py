@@ -63,7 +63,7 @@ PROJECT = ROOT / "pyproject.toml"
 RELEASE = ROOT / "client" / "VERSION"
 VERSIONS = ROOT / "tests" / "versions.toml"
 # What is compiled into .venv where it can be.
-LANE = (ROOT / "setup.py", ROOT / "capture" / "engines" / "_lane.c")
+COMPILED = (ROOT / "setup.py", *sorted((ROOT / "capture" / "engines").glob("_*.[ch]")))
 TINY_MODEL = ROOT / "tests" / "real" / "tiny_model.py"
 # Folder in .real → what the model's writer is told.
 MODELS: dict[str, tuple[str, ...]] = {"model": (), "model-sharp": ("--words",)}
@@ -319,7 +319,7 @@ def set_up_project(*wanted: str) -> None:
     def key() -> str:
         # pyvenv.cfg holds the Python's version; ROOT, since an environment cannot be moved.
         python = (VENV / "pyvenv.cfg").read_text() if (VENV / "bin" / "python").exists() else "none"
-        compiled = (*LANE, os.environ.get("COMPILE_TREERING"))
+        compiled = (*COMPILED, os.environ.get("COMPILE_TREERING"))
         exact = VERSIONS if "test" in extras() else "ranges"
         return digest(PROJECT, RELEASE, *compiled, exact, str(ROOT), python, sorted(extras()))
 

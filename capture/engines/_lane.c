@@ -9,12 +9,10 @@ Rules
 Why: a streamed token costs a proxy that looks at nothing some 14 us, of which ten are the kernel's. The lane in Python
 takes 1.5 us, and what surrounds it, from chunk to chunk, as much again where the caches are warm; between two tokens the
 kernel cools them, and each function of Python's that a token passes costs more than its bytecode. Here a token passes
-one. This is the whole of what is compiled, and it may be absent: then the same in Python serves. */
+one. This and `_lists` are the whole of what is compiled, and both may be absent: then the same in Python serves. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_json.h"
 #include <structmember.h>
-#include <string.h>
 
 enum { CONTENT, REASONING, REASONING_CONTENT, FIELDS };
 static const char *const NAMES[FIELDS] = {"content", "reasoning", "reasoning_content"};
@@ -37,85 +35,6 @@ typedef struct {
     Py_ssize_t n_delta, n_text, n_logprob, n_id;
     int field, escaped;
 } Token;
-
-static unsigned char PLAIN[256]; /* 1: stands for itself in a JSON string; 2: the same, and not ASCII */
-
-#define EAT(literal)                                                                                                   \
-    do {                                                                                                               \
-        if (end - at < (Py_ssize_t)(sizeof(literal) - 1) || memcmp(at, literal, sizeof(literal) - 1) != 0)             \
-            return 0;                                                                                                  \
-        at += sizeof(literal) - 1;                                                                                     \
-    } while (0)
-
-/* Return where a string's text ends, NULL where it is none that every writer spells so. */
-static const char *
-text_end(const char *at, const char *end, int ascii, int *escaped)
-{
-    while (at < end) {
-        unsigned char c = (unsigned char)*at;
-        if (PLAIN[c] == 1 || (PLAIN[c] == 2 && !ascii)) {
-            at++;
-        }
-        else if (c == '\\' && at + 1 < end && at[1] != '\0' && strchr("bfnrt\"\\", at[1]) != NULL) {
-            *escaped = 1;
-            at += 2;
-        }
-        else {
-            return c == '"' ? at : NULL;
-        }
-    }
-    return NULL;
-}
-
-/* Return where digits end, `most` of them at most. */
-static const char *
-digits(const char *at, const char *end, int most)
-{
-    while (at < end && most-- > 0 && *at >= '0' && *at <= '9')
-        at++;
-    return at;
-}
-
-/* Return where a whole number without leading zeros ends, NULL where there is none; `most` digits at most. */
-static const char *
-whole(const char *at, const char *end, int most)
-{
-    if (at < end && *at == '0')
-        return at + 1;
-    const char *stop = digits(at, end, most);
-    return stop == at ? NULL : stop;
-}
-
-/* Return where the power of ten of a number ends, NULL where there is none. */
-static const char *
-power(const char *at, const char *end)
-{
-    if (at >= end || (*at != 'e' && *at != 'E'))
-        return NULL;
-    at++;
-    if (at < end && (*at == '+' || *at == '-'))
-        at++;
-    const char *stop = digits(at, end, 2);
-    return stop == at ? NULL : stop;
-}
-
-/* Return where a number with a fraction or a power ends, as Python writes floats, NULL where there is none. */
-static const char *
-number(const char *at, const char *end)
-{
-    if (at < end && *at == '-')
-        at++;
-    if ((at = whole(at, end, 16)) == NULL)
-        return NULL;
-    if (at < end && *at == '.') {
-        const char *stop = digits(at + 1, end, 20);
-        if (stop == at + 1)
-            return NULL;
-        const char *behind = power(stop, end);
-        return behind != NULL ? behind : stop;
-    }
-    return power(at, end);
-}
 
 /* Read one event, from behind its lead; 0 where it is not just so. */
 static int
@@ -158,22 +77,8 @@ read_token(const char *at, const char *end, Token *token)
         return 0;
     token->n_logprob = at - token->logprob;
     EAT(",\"bytes\":");
-    if (at < end && *at == 'n') {
-        EAT("null");
-    }
-    else {
-        EAT("[");
-        if (at < end && *at != ']') {
-            for (;;) {
-                if ((at = whole(at, end, 3)) == NULL)
-                    return 0;
-                if (at >= end || *at != ',')
-                    break;
-                at++;
-            }
-        }
-        EAT("]");
-    }
+    if ((at = bytes_end(at, end)) == NULL)
+        return 0;
     EAT(",\"top_logprobs\":[]}]},\"finish_reason\":null,\"token_ids\":[");
     token->id = at;
     if ((stop = whole(at, end, 9)) == NULL)
@@ -745,8 +650,7 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC
 PyInit__lane(void)
 {
-    for (int c = 0x20; c < 0x100; c++)
-        PLAIN[c] = c == '"' || c == '\\' || c == 0x7f ? 0 : c < 0x80 ? 1 : 2;
+    know_plain();
     str_paused = PyUnicode_InternFromString("_paused");
     str_followers = PyUnicode_InternFromString("followers");
     str_dropped = PyUnicode_InternFromString("dropped");

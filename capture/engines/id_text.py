@@ -3,10 +3,11 @@
 Rules
 1. What is read is what a JSON reader would read between the brackets. Anything else (spaces, signs, fractions, a number
    that begins with a zero, an empty list) is None, and for the ordinary reader.
-2. There are two ways, and both say the same of any text: `_maybe_words`, which is fast for many ids of up to eight
-   digits (12 ns an id), and `_maybe_numbers`, which is fast for a few and reads all there are (30 ns an id).
+2. There are three ways, and all say the same of any text: what is compiled, where it is (2 ns an id); else
+   `_maybe_words`, which is fast for many ids of up to eight digits (12 ns an id), and `_maybe_numbers`, which is fast for
+   a few and reads all there are (30 ns an id).
 
-Theory of operation of the fast way: a number of up to eight digits lies in the eight bytes before its comma, with what
+Theory of operation of `_maybe_words`: a number of up to eight digits lies in the eight bytes before its comma, with what
 stands before it. So those bytes are taken as one integer of 64 bits, for all numbers at once; a mask by the number's
 length takes out what is not the number's, and leaves of each digit its value; and three steps add digits to pairs,
 pairs to fours, fours to one. The first digit is the lowest byte, since the bytes are read as little-endian.
@@ -20,11 +21,19 @@ Tried: blocks that stay in the processor's cache (no faster), a step for each di
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import re
+from types import ModuleType
 
 import numpy as np
 
 from graph.records import IntArray
+
+compiled: ModuleType | None = None
+"""The lists of numbers in C; None where that was not built, and numpy serves."""
+with contextlib.suppress(ImportError):
+    compiled = importlib.import_module("capture.engines._lists")
 
 MAX_ID = 2**31 - 1
 """Ids are kept as int32; no vocabulary comes near."""
@@ -52,11 +61,18 @@ _STEPS = [
 
 def maybe_parse(text: bytes) -> IntArray | None:
     """Return the ids of a list's text without its brackets, int32; None for anything but numbers and commas."""
+    if compiled is not None:
+        found = compiled.ids(text)
+        return None if found is None else np.frombuffer(found, np.int32)
     return _maybe_numbers(text) if len(text) < MANY else _maybe_words(text)
 
 
 def is_list(text: bytes) -> bool:
     """Say whether a text is numbers with a comma between, of any size: a fifth of the time that reading them takes."""
+    return bool(compiled.is_list(text)) if compiled is not None else _is_list(text)
+
+
+def _is_list(text: bytes) -> bool:
     padded = b"".join((b",", text, b","))
     letters = np.frombuffer(padded, np.uint8)
     marks = letters - _ZERO > 9

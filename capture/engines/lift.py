@@ -15,8 +15,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from capture import rawjson
-from capture.engines.sampled import NULL, decode_ids, decode_logprobs
+from capture.engines import id_text
+from capture.engines.id_text import maybe_parse
+from capture.engines.sampled import NULL, decode_logprobs
+from graph.records import FloatArray, IntArray
 
 # As vLLM writes them, in this order. Their quotes are bare, so they are no text.
 _LOGPROBS, _IDS, _PROMPT = b'"logprobs":', b'"token_ids":', b'"prompt_token_ids":'
@@ -34,9 +39,9 @@ class Lifted(NamedTuple):
     # Fields, raw: of the reply, and of its choice. What was lifted is null there.
     top: dict[str, bytes]
     choice: dict[str, bytes]
-    # Of the choice, as many of the one as of the other.
-    ids: list[int]
-    logprobs: list[float]
+    # Of the choice, int32 and float32, as many of the one as of the other.
+    ids: IntArray
+    logprobs: FloatArray
     # The reply, and where in it the list of the prompt's ids stands, from bracket to bracket: not read yet.
     body: bytes
     start: int
@@ -66,10 +71,24 @@ def maybe_lift(body: bytes) -> Lifted | None:
             return None
         choice = choices[0]
         found = [choice.get("logprobs"), choice.get("token_ids"), top.get("prompt_token_ids")]
-        logprobs, sampled = decode_logprobs(body[a:to_a]), decode_ids(body[b:to_b])
+        sampled = maybe_parse(body[b + 1 : to_b - 1])
+        if sampled is None or found != _MARKS:
+            return None
+        logprobs = _maybe_logprobs(body, a, to_a, len(sampled))
     except (ValueError, RecursionError):
         return None
-    if found != _MARKS or logprobs is None or len(logprobs) != len(sampled):
+    if logprobs is None:
         return None
     choice["logprobs"] = choice["token_ids"] = top["prompt_token_ids"] = NULL
     return Lifted(top, choice, sampled, logprobs, body, c, to_c)
+
+
+def _maybe_logprobs(body: bytes, start: int, end: int, n: int) -> FloatArray | None:
+    """Return logprobs, float32; None unless there are `n` of them. Raises as `decode_logprobs` does."""
+    if id_text.compiled is not None:
+        begin = start + len(_ENTRIES) - len(_LOGPROBS)
+        found = id_text.compiled.logprobs(body, begin, end - 2, n)
+        if found is not None:
+            return np.frombuffer(found, np.float32)
+    read = decode_logprobs(body[start:end])
+    return None if read is None or len(read) != n else np.array(read, dtype=np.float32)

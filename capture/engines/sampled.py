@@ -128,12 +128,14 @@ class Sampled:
         self._logprobs: list[float] = []
         self._scored = False
         self._torn = False
+        # All of a whole reply, while nothing else has come.
+        self._all: tuple[IntArray, FloatArray] | None = None
         # Ids and logprobs that came one at a time, in pairs, each checked and in place behind all else; not yet read.
         self.raw: tuple[list[bytes], list[bytes]] = ([], [])
         self._n_read = 0
 
     def __len__(self) -> int:
-        return len(self._logprobs) + len(self.raw[0])
+        return len(self._logprobs) + len(self.raw[0]) + (0 if self._all is None else len(self._all[0]))
 
     def __repr__(self) -> str:
         return f"<Sampled {len(self)} ids{'' if self._scored else ', no logprobs'}{', torn' if self._torn else ''}>"
@@ -147,12 +149,16 @@ class Sampled:
     def ids(self) -> IntArray | None:
         """The ids, int32."""
         self._settle()
+        if self._all is not None:
+            return self._all[0]
         return None if self._ids is None or self._torn else np.array(self._ids, dtype=np.int32)
 
     @property
     def logprobs(self) -> FloatArray | None:
         """The logprobs, float32, as long as the ids, NaN where an id came without one."""
         self._settle()
+        if self._all is not None:
+            return self._all[1]
         if self._ids is None or self._torn or not self._scored:
             return None
         return np.array(self._logprobs, dtype=np.float32)
@@ -181,6 +187,13 @@ class Sampled:
         self._scored = True
         self._extend(ids, logprobs)
 
+    def take_all(self, ids: IntArray, logprobs: FloatArray) -> None:
+        """Take a whole reply's ids and logprobs, as many of the one as of the other; the arrays are kept."""
+        if self._ids is None and not self.raw[0] and self._all is None:
+            self._all, self._scored = (ids, logprobs), True
+        else:
+            self.take(ids.tolist(), logprobs.tolist())
+
     def take_one(self, id_: int, logprob: float) -> None:
         """Take one id and its logprob."""
         self._scored = True
@@ -199,6 +212,9 @@ class Sampled:
     def _extend(self, ids: list[int], logprobs: list[float]) -> None:
         if self.raw[0]:
             self._settle()
+        if self._all is not None:
+            (earlier, scores), self._all = self._all, None
+            self._ids, self._logprobs = earlier.tolist(), scores.tolist()
         if self._ids is None:
             self._ids = []
         self._ids += ids

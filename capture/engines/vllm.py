@@ -308,8 +308,8 @@ class VllmReader(ChatReader):
 
     def _take(self, track: Track, fields: dict[str, bytes]) -> bool:
         if self._lifted is not None:
-            track.sampled.take(self._lifted.ids, self._lifted.logprobs)
-            return bool(self._lifted.ids)
+            track.sampled.take_all(self._lifted.ids, self._lifted.logprobs)
+            return len(self._lifted.ids) > 0
         super()._take(track, fields)
         return track.sampled.add(fields.get("token_ids", NULL), fields.get("logprobs", NULL)) > 0
 

@@ -138,19 +138,20 @@ def test_what_the_dockerfile_copies_builds_the_same_wheel(at_hand, built, clone,
     assert names(one(tmp_path / "dist", "treering-*.whl")) == names(one(built, "treering-*.whl"))
 
 
-def test_asked_for_it_the_wheel_has_the_compiled_lane(at_hand, built, tmp_path):
+def test_asked_for_it_the_wheel_has_what_can_be_compiled(at_hand, built, tmp_path):
     words = ["build", "-q", "--wheel", "--offline", "--no-index", "--find-links", PART / "wheels"]
     source = one(built, "treering-*.tar.gz")
     uv_build = [setup.find_uv(), *words, "--python", at_hand["3.13"], "-o", tmp_path / "dist", source]
     run(*uv_build, cwd=tmp_path, COMPILE_TREERING="1")
     wheel = one(tmp_path / "dist", "treering-*.whl")
-    (lane,) = names(wheel) - names(one(built, "treering-*.whl"))
+    lane, lists = sorted(names(wheel) - names(one(built, "treering-*.whl")))
     assert re.fullmatch(r"capture/engines/_lane\.cpython-313-.+\.so", lane)
+    assert re.fullmatch(r"capture/engines/_lists\.cpython-313-.+\.so", lists)
     run(setup.find_uv(), "venv", "-q", "--python", at_hand["3.13"], tmp_path / "venv", cwd=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     uv("pip", "install", "-q", "--python", python, wheel, cwd=tmp_path)
-    look = "from capture.engines import stamp; print(stamp.compiled.__name__)"
-    assert run(python, "-W", "error", "-c", look, cwd=tmp_path) == "capture.engines._lane\n"
+    look = "from capture.engines import id_text, stamp; print(stamp.compiled.__name__, id_text.compiled.__name__)"
+    assert run(python, "-W", "error", "-c", look, cwd=tmp_path) == "capture.engines._lane capture.engines._lists\n"
 
 
 @pytest.mark.parametrize("form", ["wheel", "sdist"])

@@ -15,7 +15,8 @@ from graph.records import IntArray
 
 Way = Callable[[bytes], IntArray | None]
 
-WAYS: list[Way] = [id_text._maybe_words, id_text._maybe_numbers]
+# The last is what is compiled, where it is.
+WAYS: list[Way] = [id_text._maybe_words, id_text._maybe_numbers, maybe_parse]
 MAX_ID = 2**31 - 1
 
 
@@ -70,25 +71,26 @@ def test_anything_else_is_for_the_ordinary_reader(way: Way, bad: str) -> None:
 
 
 @given(st.text("0123456789,,,- .", max_size=40))
-def test_both_ways_say_the_same_and_what_they_read_is_what_json_says(written: str) -> None:
-    by_words, by_numbers = (said(way(written.encode())) for way in WAYS)
-    assert by_words == by_numbers
-    if by_words is not None:
-        assert by_words == json.loads(f"[{written}]")
+def test_all_ways_say_the_same_and_what_they_read_is_what_json_says(written: str) -> None:
+    found, *others = (said(way(written.encode())) for way in WAYS)
+    assert others == [found, found]
+    if found is not None:
+        assert found == json.loads(f"[{written}]")
 
 
 @given(st.lists(st.integers(0, MAX_ID) | st.integers(0, 200_000) | st.integers(0, 20), min_size=1))
-def test_every_list_of_ids_is_read_by_both_ways(ids: list[int]) -> None:
+def test_every_list_of_ids_is_read_by_all_ways(ids: list[int]) -> None:
     written = json.dumps(ids, separators=(",", ":"))[1:-1].encode()
-    assert [said(way(written)) for way in WAYS] == [ids, ids]
+    assert [said(way(written)) for way in WAYS] == [ids, ids, ids]
 
 
 LIST = re.compile("(0|[1-9][0-9]*)(,(0|[1-9][0-9]*))*")
 
 
-@given(st.text("0012,,,x -", max_size=12))
-def test_a_list_is_told_without_reading_it(written: str) -> None:
-    assert is_list(written.encode()) == (LIST.fullmatch(written) is not None)
+@pytest.mark.parametrize("way", [is_list, id_text._is_list])
+@given(written=st.text("0012,,,x -", max_size=12) | st.text("09,", max_size=40))
+def test_a_list_is_told_without_reading_it(way: Callable[[bytes], bool], written: str) -> None:
+    assert way(written.encode()) == (LIST.fullmatch(written) is not None)
 
 
 @given(st.text("0123456789,", max_size=20))
@@ -102,7 +104,18 @@ def test_what_is_no_list_is_not_read_and_what_is_is_json(written: str) -> None:
 @pytest.mark.parametrize("digits", range(1, 9))
 def test_a_number_takes_nothing_from_the_one_before(digits: int) -> None:
     ids = [99_999_999, 10 ** (digits - 1), 88_888_888, 10**digits - 1, 7]
-    assert said(id_text._maybe_words(",".join(map(str, ids)).encode())) == ids
+    assert [said(way(",".join(map(str, ids)).encode())) for way in WAYS] == [ids, ids, ids]
+
+
+@pytest.mark.parametrize("other", range(256))
+def test_no_other_byte_ends_or_begins_a_number(other: int) -> None:
+    byte = bytes([other])
+    read = None if byte not in b"0123456789," else True
+    for text in (b"12" + byte + b"34,5678901,23", b"99999999" + byte + b"9", byte + b"1234567,1234567"):
+        found = [said(way(text)) for way in WAYS]
+        assert found[0] == found[1] == found[2]
+        assert read or found[0] is None
+        assert is_list(text) == id_text._is_list(text)
 
 
 def test_a_long_text_is_read_as_a_short_one_is() -> None:

@@ -43,7 +43,7 @@ def test_a_reply_is_taken_apart() -> None:
     form = whole([5, 6], prompt=[1, 2, 3], text='says "logprobs":{"content":[ and ]},"finish_reason":')
     lifted = maybe_lift(compact(form))
     assert lifted is not None
-    assert (lifted.ids, lifted.logprobs, lifted.prompt) == ([5, 6], [-0.5, -0.5], b"[1,2,3]")
+    assert (lifted.ids.tolist(), lifted.logprobs.tolist(), lifted.prompt) == ([5, 6], [-0.5, -0.5], b"[1,2,3]")
     choice = form.pop("choices")[0] | {"logprobs": None, "token_ids": None}
     assert {name: json.loads(raw) for name, raw in lifted.choice.items()} == choice
     top = {name: json.loads(raw) for name, raw in lifted.top.items() if name != "choices"}
