@@ -1,4 +1,4 @@
-"""What pyproject.toml can't say: with COMPILE_TREERING=1 the lane of a stream's tokens is compiled, and lists of numbers.
+"""What pyproject.toml can't say: with COMPILE_TREERING=1 a stream's lane and a reply's lists are compiled.
 
 Without it, as in a release, the wheel is one for every machine, and the same in Python serves.
 """

@@ -4,11 +4,11 @@ Rules
 1. What is read is what a JSON reader would read between the brackets. Anything else (spaces, signs, fractions, a number
    that begins with a zero, an empty list) is None, and for the ordinary reader.
 2. There are three ways, and all say the same of any text: what is compiled, where it is (2 ns an id); else
-   `_maybe_words`, which is fast for many ids of up to eight digits (12 ns an id), and `_maybe_numbers`, which is fast for
-   a few and reads all there are (30 ns an id).
+   `_maybe_words`, which is fast for many ids of up to eight digits (12 ns an id), and `_maybe_numbers`, which is fast
+   for a few and reads all there are (30 ns an id).
 
-Theory of operation of `_maybe_words`: a number of up to eight digits lies in the eight bytes before its comma, with what
-stands before it. So those bytes are taken as one integer of 64 bits, for all numbers at once; a mask by the number's
+Theory of operation of `_maybe_words`: a number of up to eight digits lies in the eight bytes before its comma, with
+what stands before it. So those bytes are taken as one integer of 64 bits, for all numbers at once; a mask by the number's
 length takes out what is not the number's, and leaves of each digit its value; and three steps add digits to pairs,
 pairs to fours, fours to one. The first digit is the lowest byte, since the bytes are read as little-endian.
 

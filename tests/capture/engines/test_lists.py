@@ -27,7 +27,9 @@ def read(*entries: bytes, n: int | None = None) -> list[bytes] | None:
     """The bits of what is read of them, each as a float's bytes."""
     assert id_text.compiled is not None
     text = b",".join(entries)
-    found = id_text.compiled.logprobs(BEGIN + text + END, len(BEGIN), len(BEGIN + text), len(entries) if n is None else n)
+    found = id_text.compiled.logprobs(
+        BEGIN + text + END, len(BEGIN), len(BEGIN + text), len(entries) if n is None else n
+    )
     if found is None:
         return None
     assert isinstance(found, bytearray)
