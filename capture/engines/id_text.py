@@ -8,9 +8,9 @@ Rules
    for a few and reads all there are (30 ns an id).
 
 Theory of operation of `_maybe_words`: a number of up to eight digits lies in the eight bytes before its comma, with
-what stands before it. So those bytes are taken as one integer of 64 bits, for all numbers at once; a mask by the number's
-length takes out what is not the number's, and leaves of each digit its value; and three steps add digits to pairs,
-pairs to fours, fours to one. The first digit is the lowest byte, since the bytes are read as little-endian.
+what stands before it. So those bytes are taken as one integer of 64 bits, for all numbers at once; a mask by the
+number's length takes out what is not the number's, and leaves of each digit its value; and three steps add digits to
+pairs, pairs to fours, fours to one. The first digit is the lowest byte, since the bytes are read as little-endian.
 
     8 7 , 1 5 1 9 3 6 ,    →    0 0 1 5 1 9 3 6    →    0 15 19 36    →    15 1936    →    151936
     └──── 8 bytes ────┘
