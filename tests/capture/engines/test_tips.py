@@ -12,13 +12,19 @@ from hypothesis import strategies as st
 from capture import beginnings
 from capture.beginnings import BLOCK, Texts
 from capture.dialects.chat import Chat
-from capture.engines import tips
+from capture.engines import id_text, tips
 from capture.engines.id_text import maybe_parse
 from capture.engines.sampled import Doubts
 from capture.engines.tips import Known, Tips
 from capture.engines.vllm import VllmReader
 from tests.engine import chunk, whole
 from tests.playbook import body
+
+
+@pytest.fixture(autouse=True)
+def none_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that short lists are known by their beginnings, as long ones are."""
+    monkeypatch.setattr(tips, "QUICK", 0)
 
 
 def text(*ids: int) -> bytes:
@@ -50,6 +56,20 @@ def test_only_the_rest_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(known, 1, 2, 3, 4, 5) == [1, 2, 3, 4, 5]
     assert parsed == [b"1,2,3", b"4,5"]
     assert repr(known) == "<Known [5]>"
+
+
+@pytest.mark.skipif(id_text.compiled is None, reason="no compiler built what reads them so quickly")
+def test_a_short_list_is_read_whole_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tips, "QUICK", 7)
+    known = Known()
+    assert read(known, 1, 2, 3) == [1, 2, 3]
+    assert known.tips == []
+    assert read(known, 1, 2, 34) == [1, 2, 34]
+    assert read(known, 1, 2, 34, 5) == [1, 2, 34, 5]
+    assert repr(known) == "<Known [4]>"
+    monkeypatch.setattr(id_text, "compiled", None)
+    assert read(known, 1, 2) == [1, 2]
+    assert repr(known) == "<Known [2, 4]>"
 
 
 def test_half_a_number_is_no_beginning() -> None:
@@ -240,11 +260,12 @@ def replies(draw: st.DrawFn) -> list[tuple[bool, bytes]]:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(replies(), st.booleans())
+@given(replies(), st.booleans(), st.sampled_from([0, 20, 1000]))
 def test_known_prompts_change_nothing(
-    monkeypatch: pytest.MonkeyPatch, made: list[tuple[bool, bytes]], token_ids: bool
+    monkeypatch: pytest.MonkeyPatch, made: list[tuple[bool, bytes]], token_ids: bool, quick_bytes: int
 ) -> None:
     monkeypatch.setattr(tips, "LONG", 0)
+    monkeypatch.setattr(tips, "QUICK", quick_bytes)
     known = Known()
     for streamed, data in made:
         request = Chat().read(body(stream=streamed, return_token_ids=token_ids))

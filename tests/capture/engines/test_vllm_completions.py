@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from capture import rawjson
 from capture.dialects.base import with_fields
 from capture.dialects.completions import Completions
+from capture.engines import tips
 from capture.engines.base import Choice, Reader, Seen
 from capture.engines.tips import Known
 from capture.engines.vllm import Vllm
@@ -394,7 +395,11 @@ def reply_of(prompt: list[int], *, choices: int = 1, before: str = "", behind: s
     ("more", "n"),
     [({}, 1), ({}, 2), ({"before": '"prompt_token_ids":null,'}, 1), ({"behind": ',"prompt_token_ids":[1,2]'}, 1)],
 )
-def test_what_is_known_of_earlier_prompts_changes_nothing(asks: dict[str, Any], more: dict[str, str], n: int) -> None:
+@pytest.mark.parametrize("quick_bytes", [0, 6000])
+def test_what_is_known_of_earlier_prompts_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, asks: dict[str, Any], more: dict[str, str], n: int, quick_bytes: int
+) -> None:
+    monkeypatch.setattr(tips, "QUICK", quick_bytes)
     known = Known()
     request = Completions().read(json.dumps({"model": "m", "prompt": "p", **asks}).encode())
     for length in (1000, 1000, 1500, 1200, 3000):
