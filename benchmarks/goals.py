@@ -7,6 +7,8 @@ cores busy at the most), no verdict is drawn; the ratio by CPU time, which other
 A goal that the least recorder misses in the same run (`least.py`: the bare pass-through with what a record can't do
 without, and nothing else) is called out of reach: each further thing that a recorder does only costs more. Where
 Treering does more than the least recorder it is called missed all the same: there is a better way than that one's.
+A goal beside a peer that the bare pass-through itself misses, which relays and does nothing else, is out of reach too,
+where it does more than Treering.
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     least: str = ""
     least_by_cpu: str = ""
     verdict: Verdict
+    # What shows that it is out of reach, where that is not the least recorder.
+    shown_by: str = ""
 
 
 def goals(docs: Mapping[str, Mapping[str, Any]]) -> list[Goal]:
@@ -127,6 +131,17 @@ def _peers(rows: Sequence[Row]) -> Iterator[Goal]:
             how = "streamed" if row.streamed else "whole"
             least = _beside(rows, row, "least")
             times = None if least is None else least.rps / max(row.rps, 1e-6)
+            verdict = _reached(
+                _judged(row.treering_ratio >= wanted, row.treering_spread),
+                own=row.treering_ratio,
+                wanted=wanted,
+                least=times,
+                spread=None if least is None else least.ratio_spread,
+            )
+            shown_by = ""
+            bare = _maybe_bare(row)
+            if verdict == "does not hold" and bare is not None and row.treering_ratio <= bare < wanted:
+                verdict, shown_by = "out of reach", f"bare does {bare:,.1f} x"
             yield Goal(
                 what=f"beside {peer}",
                 case=f"{row.prompt_tokens:,} tokens, {how}, {row.connections} at a time",
@@ -135,16 +150,18 @@ def _peers(rows: Sequence[Row]) -> Iterator[Goal]:
                 by_cpu="" if row.treering_cpu_ratio is None else f"{row.treering_cpu_ratio:,.1f} x",
                 least="" if times is None else f"{times:,.1f} x",
                 least_by_cpu="" if least is None else f"{row.cpu_ms_per_call / least.cpu_ms_per_call:,.1f} x",
-                verdict=_reached(
-                    _judged(row.treering_ratio >= wanted, row.treering_spread),
-                    own=row.treering_ratio,
-                    wanted=wanted,
-                    least=times,
-                    spread=None if least is None else least.ratio_spread,
-                ),
+                verdict=verdict,
+                shown_by=shown_by,
             )
         if not own:
             yield _missing(f"beside {peer}", "`bin/bench overhead --peers`")
+
+
+def _maybe_bare(peer: Row) -> float | None:
+    """Return how many times a peer's requests the bare pass-through does; None where the pairs differ too much."""
+    if not peer.ratio_to_bare or peer.ratio_spread is None or peer.ratio_spread > NOISY_SPREAD:
+        return None
+    return 1 / peer.ratio_to_bare
 
 
 def _flat(points: Sequence[flat.Point]) -> Iterator[Goal]:
@@ -249,12 +266,24 @@ def section(made: Sequence[Goal]) -> str:
     counts = {each: sum(goal.verdict == each for goal in made) for each in get_args(Verdict)}
     missing = counts["not measured"]
     said = f"Of {len(made)}, {counts['holds']} hold, {counts['does not hold']} do not"
-    said += f", {counts['out of reach']} the least recorder misses too" if counts["out of reach"] else ""
+    if counts["out of reach"]:
+        relayed = sum(bool(goal.shown_by) for goal in made)
+        said += f", {counts['out of reach'] - relayed} the least recorder misses too"
+        said += f", {relayed} the bare pass-through itself" if relayed else ""
     said += f", {counts['too noisy']} were too noisy to say" if counts["too noisy"] else ""
     said += f", {missing} were not measured" if missing else ""
     lines = "".join(
         line(
-            (goal.what, goal.case, goal.wanted, goal.measured, goal.by_cpu, goal.least, goal.least_by_cpu, goal.verdict)
+            (
+                goal.what,
+                goal.case,
+                goal.wanted,
+                goal.measured,
+                goal.by_cpu,
+                goal.least,
+                goal.least_by_cpu,
+                f"{goal.verdict}: {goal.shown_by}" if goal.shown_by else goal.verdict,
+            )
         )
         for goal in made
     )

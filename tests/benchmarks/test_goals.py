@@ -139,6 +139,20 @@ def test_the_least_recorder_beside_a_peer() -> None:
     assert (goal.verdict, goal.least, goal.least_by_cpu) == ("out of reach", "8.0 x", "8.0 x")
 
 
+def test_what_the_bare_pass_through_misses_beside_a_peer_is_out_of_reach() -> None:
+    peer = row(
+        system="openenv", upstream="open", treering_ratio=1.1, treering_spread=0.1, ratio_to_bare=0.8, ratio_spread=0.1
+    )
+    (goal,) = judged(peer)
+    assert (goal.verdict, goal.shown_by) == ("out of reach", "bare does 1.2 x")
+    assert "out of reach: bare does 1.2 x" in section([goal])
+    assert "0 the least recorder misses too, 1 the bare pass-through itself" in section([goal])
+    # It is no bound where it is the slower one, where it reaches the goal, or where its pairs say nothing.
+    for changes in ({"treering_ratio": 1.3}, {"ratio_to_bare": 0.09}, {"ratio_spread": 0.3}, {"ratio_to_bare": None}):
+        (goal,) = judged(peer | changes)
+        assert (goal.verdict, goal.shown_by) == ("does not hold", "")
+
+
 @pytest.mark.parametrize(("again", "verdict"), [(115.0, "holds"), (150.0, "does not hold")])
 def test_closed_rollouts_hold_what_more_of_them_add(again: float, verdict: str) -> None:
     states = [state("empty", 60, None), state("idle", 100, 150.0), state("closed for a minute", 110, None)]
