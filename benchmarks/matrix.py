@@ -23,9 +23,9 @@ _STATIC = {2_000: (64, 320), 16_000: (64, 128), 100_000: (24, 24), 600_000: (6, 
 _CONNECTIONS = {2_000: (1, 8, 64, 512), 16_000: (1, 8, 64, 512), 100_000: (1, 8, 64), 600_000: (1, 8)}
 _NAMED_ONLY = {100_000: (512,), 600_000: (64, 512)}
 
-# Of slow ones few calls would say enough, since their ratios are counted in tens. But a conversation's second call costs
-# a recorder more than those behind it, which lean on more, and agents make 31 of them in the median: so as many turns as
-# elsewhere, of streams five.
+# Of slow ones few calls would say enough, since their ratios are counted in tens. But a conversation's second call
+# costs a recorder more than those behind it, which lean on more, and agents make 31 of them in the median: so as many
+# turns as elsewhere, of streams five.
 _OPEN = {2_000: (40, 168), 16_000: (40, 168), 100_000: (20, 84), 600_000: (5, 21)}
 _OPEN_CONNECTIONS = {2_000: 8, 16_000: 8, 100_000: 4, 600_000: 1}
 
