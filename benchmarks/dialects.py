@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import load, plan, report, systems, wire
+from benchmarks import interpreter, load, plan, report, systems, wire
 from benchmarks.corpus import Corpus
 from benchmarks.plan import Shape
 from benchmarks.report import Row, Turn
@@ -311,7 +311,8 @@ def document(made: Sequence[DialectRow], *, at: str, cores: int, load: float, co
 def section(told: Mapping[str, Any]) -> str:
     """Return the docs' section on a run, from its document."""
     host = told["host"]
-    run = f"{told['at'][:10]}, `{told['command']}`, {host['cores']} cores, load {host['load']}.\n"
+    python = f", {told['python']}" if "python" in told else ""
+    run = f"{told['at'][:10]}, `{told['command']}`, {host['cores']} cores, load {host['load']}{python}.\n"
     kept = "".join(f"- {sentence}\n" for sentence in told["verdict"].split("; ") if sentence)
     lines = "".join(table_line(msgspec.convert(row, DialectRow)) for row in told["rows"])
     return f"{BEGIN}{_INTRODUCTION}\n{run}\n{kept}\n{heading()}{lines}{END}"
@@ -350,5 +351,6 @@ async def run(wanted: Sequence[Shape], *, quick: bool, command: str) -> dict[str
     at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     mean = sum(loads) / len(loads)
     told = document(made, at=at, cores=os.cpu_count() or 1, load=mean, command=command)
+    told["python"] = interpreter.describe()
     out.write(f"\n{told['host']['cores']} cores, load {told['host']['load']}. {told['verdict']}\n")
     return told

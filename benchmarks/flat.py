@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from benchmarks import load, plan, report, systems, wire
+from benchmarks import interpreter, load, plan, report, systems, wire
 from benchmarks.corpus import TURN_TOKENS, Corpus, request_body
 from benchmarks.systems import System
 from benchmarks.upstream import Flow, serve
@@ -201,6 +201,7 @@ async def measure(*, calls: int = POINTS[-1], cases: Sequence[Case] = CASES) -> 
         "version": report.VERSION,
         "at": at,
         "host": {"cores": os.cpu_count() or 1, "load": round(sum(loads) / len(loads), 2)},
+        "python": interpreter.describe(),
         "pinned": pinned,
         "rows": [msgspec.to_builtins(point) for point in made],
         "verdict": verdict(made),

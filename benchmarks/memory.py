@@ -32,7 +32,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from benchmarks import load, pages, plan, report, systems, traffic, wire
+from benchmarks import interpreter, load, pages, plan, report, systems, traffic, wire
 from benchmarks.corpus import REPLY_TOKENS, TOOLS, Corpus
 from benchmarks.systems import Treering
 from benchmarks.traffic import Turn
@@ -214,6 +214,7 @@ async def measure(
         "version": report.VERSION,
         "at": at,
         "host": {"cores": os.cpu_count() or 1, "load": round(os.getloadavg()[0], 2)},
+        "python": interpreter.describe(),
         "rollouts": rollouts,
         "calls": calls,
         "tokens": tokens,

@@ -32,7 +32,7 @@ from typing import Any
 
 import uvloop
 
-from benchmarks import dialects, flat, matrix, nginx, pages, peers, report, systems, wire, workers
+from benchmarks import dialects, flat, interpreter, matrix, nginx, pages, peers, report, systems, wire, workers
 from benchmarks.corpus import Corpus
 from benchmarks.plan import Shape
 from benchmarks.report import Row
@@ -171,7 +171,8 @@ async def measure(
                         out.write(report.table_line(row))
                     out.flush()
                     own.append(os.getloadavg()[0])
-                measured[part] = {"at": _now(), "load": round(sum(own) / len(own), 2), "pairs": times}
+                mean = round(sum(own) / len(own), 2)
+                measured[part] = {"at": _now(), "load": mean, "pairs": times, "python": interpreter.describe()}
                 loads += own
     load = sum(loads) / len(loads)
     told = report.document(made, at=_now(), cores=os.cpu_count() or 1, load=load, pinned=pinned, parts=measured)

@@ -27,8 +27,9 @@ def between(page: str, name: str) -> str:
 def run_of(told: Mapping[str, Any]) -> str:
     """Return when a run was, on what, and how busy that was."""
     host = told["host"]
+    python = f", {told['python']}" if "python" in told else ""
     pinned = ", each proxy alone on one of them" if told.get("pinned") else ""
-    return f"{told['at'][:10]}, {host['cores']} cores{pinned}, load {host['load']}."
+    return f"{told['at'][:10]}, {host['cores']} cores{pinned}, load {host['load']}{python}."
 
 
 def overhead(told: Mapping[str, Any]) -> str:
@@ -44,7 +45,8 @@ def overhead(told: Mapping[str, Any]) -> str:
         if own:
             part = told.get("parts", {}).get(name, {})
             host = told["host"] | {"load": part.get("load", told["host"]["load"])}
-            run = run_of({**told, "at": part.get("at", told["at"]), "host": host})
+            python = {name: part[name] for name in ("python",) if name in part}
+            run = run_of({**told, "at": part.get("at", told["at"]), "host": host, **python})
             pairs = f" {part['pairs']} pairs." if part else ""
             if host["load"] > host["cores"] + BUSY:
                 pairs += " The machine had other work to do: ratios by CPU time say more than those of requests."

@@ -35,7 +35,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from benchmarks import pace, pages, report, systems, traffic, wire
+from benchmarks import interpreter, pace, pages, report, systems, traffic, wire
 from benchmarks.agents import Agents, Seen, held_against
 from benchmarks.corpus import Corpus
 from benchmarks.systems import Treering
@@ -302,6 +302,7 @@ async def measure(levels: Sequence[int], *, scale: float, seconds: float, beside
         "version": report.VERSION,
         "at": at,
         "host": {"cores": os.cpu_count() or 1, "load": round(sum(loads) / len(loads), 2)},
+        "python": interpreter.describe(),
         "pinned": pinned,
         "rows": [msgspec.to_builtins(level) for level in made],
         "verdict": verdict(made),

@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import load, pages, plan, report, systems, wire
+from benchmarks import interpreter, load, pages, plan, report, systems, wire
 from benchmarks.corpus import Corpus, request_body
 from benchmarks.plan import Shape
 from benchmarks.report import Turn
@@ -112,6 +112,7 @@ async def measure(*, quick: bool = False, workers: Sequence[int] | None = None) 
         "version": report.VERSION,
         "at": at,
         "host": {"cores": os.cpu_count() or 1, "load": round(sum(loads) / len(loads), 2)},
+        "python": interpreter.describe(),
         "rows": [msgspec.to_builtins(row) for row in made],
         "verdict": verdict(made),
     }

@@ -134,7 +134,7 @@ class Said(tuple[Element, ...]):
             self.fetches, self.suspect = any(map(_FETCHED, new)), any(map(_SUSPECT, new))
             return self
         self = super().__new__(cls, before + new)
-        self.raws, self._names = [*before.raws, *map(_RAW, new)], before._names
+        self.raws, self._names = [*before.raws, *map(_RAW, new)], before._names  # noqa: SLF001 - its own kind
         self.messages = (*before.messages, *map(_MESSAGE, new))
         self.values = b"".join((before.values, *map(_VALUE, new)))
         self.fetches = before.fetches or any(map(_FETCHED, new))

@@ -50,6 +50,14 @@ def test_peers_have_a_column_each_and_one_beside_treering() -> None:
     )
 
 
+def test_each_part_says_which_python_it_was_measured_with() -> None:
+    parts = {"open": {"python": "Python 3.14.0, quick", "pairs": 3}, "engine": {}}
+    rows = [row(), *(row(upstream="engine", system=system) for system in ("bare", "treering"))]
+    told = {"at": "2026-01-01", "host": {"cores": 2, "load": 0.5}, "parts": parts, "rows": rows}
+    said = [line for line in pages.overhead(told).splitlines() if line.startswith("2026")]
+    assert ["load 0.5, Python 3.14.0, quick." in line for line in said] == [False, True]
+
+
 def test_every_line_has_a_cell_for_each_column() -> None:
     for table in pages.overhead(json.loads(overhead.DOCUMENT.read_text())).split("\n\n"):
         lines = [line for line in table.splitlines() if line.startswith("|")]
