@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
-from capture import limits, logs
+from capture import heap, limits, logs
 from capture.admission import PINNABLE
 from capture.app import Appliance
 from capture.cli import Given
@@ -97,6 +97,7 @@ def check_defaults(settings: Settings) -> None:
 
 def run(work: Coroutine[Any, Any, int]) -> int:
     """Run `work` on a loop of the fastest kind that there is."""
+    heap.hold()
     with asyncio.Runner(loop_factory=_loop()) as runner:
         return runner.run(work)
 
