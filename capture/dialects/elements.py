@@ -46,6 +46,10 @@ EACH_BYTES = 600
 LARGE = 8 << 20
 """Bytes from which a message is read each time: to hash it and to hold it up to others takes the interpreter's lock."""
 
+AT_ONCE = 128 << 10
+"""Bytes of new messages from which they are named when they are read: a large request is read in a thread, and what is
+made later is made on the loop."""
+
 LONG = 32 << 10
 """Bytes of a list of messages from which it is kept: of a shorter one there is little to save."""
 
@@ -91,7 +95,7 @@ class Element(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def name(self) -> bytes:
-        """The digest of `raw`: for the store, and so not needed before the engine has the request."""
+        """The digest of `raw`, by which the store knows it: needed once the engine has the request."""
         if not self._name:
             self._name = digest(self.raw)
         return self._name
@@ -285,6 +289,8 @@ class Elements:
         if len(found) == len(raws):
             return tuple(found), 0
         fresh = {one: _read(one) for known, one in zip(kept, raws, strict=True) if known is None}
+        if sum(map(len, fresh)) >= AT_ONCE:
+            deque(map(_NAME, fresh.values()), maxlen=0)
         self._keep(fresh)
         return tuple([known or fresh[one] for known, one in zip(kept, raws, strict=True)]), len(fresh)
 
