@@ -32,8 +32,8 @@ from capture.engines.sampled import NULL
 from graph.records import IntArray
 
 KEPT_BYTES = 32 << 20
-"""Of all rollouts together, 4 a token: five hundred prompts of 16,000. The least recently used rollout goes first; its next
-prompt is read anew, 16,000 ids in 40 us where that is compiled and in 180 where it isn't."""
+"""Of all rollouts together, 4 a token: five hundred prompts of 16,000. The least recently used rollout goes first; its
+next prompt is read anew, 16,000 ids in 40 us where that is compiled and in 180 where it isn't."""
 
 TIPS = 4
 """Prompts kept of a rollout: its main conversation's last one, and those of a few subagents that run beside it."""
