@@ -2,8 +2,8 @@
 
 A request repeats all that was said before, so almost every message of it was read with the call before. What reading
 gives is kept by the raw bytes, least recently used out first: the canonical message, the digest by which the store
-names those bytes (once it was asked for), a digest that key order and spaces don't change, and where a medium stands
-that an engine would have to fetch.
+names those bytes, a digest that key order and spaces don't change, and where a medium stands that an engine would have
+to fetch.
 
 Kept by the bytes themselves, not by a digest of them: a look-up is a hash of the bytes and one comparison (some 0.1 ms
 for a prompt of 16,000 tokens), a BLAKE2 of them would be four times that. Safe to use from several threads, since long
@@ -46,10 +46,6 @@ EACH_BYTES = 600
 LARGE = 8 << 20
 """Bytes from which a message is read each time: to hash it and to hold it up to others takes the interpreter's lock."""
 
-AT_ONCE = 128 << 10
-"""Bytes of new messages from which they are named when they are read: a large request is read in a thread, and what is
-made later is made on the loop."""
-
 LONG = 32 << 10
 """Bytes of a list of messages from which it is kept: of a shorter one there is little to save."""
 
@@ -79,10 +75,12 @@ _LEFT_OUT = b'"\\u0000left out"'
 _MARK = b""
 
 
-class Element(msgspec.Struct, kw_only=True, gc=False):
+class Element(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One message as it came, and what is to be known of it."""
 
     raw: bytes
+    # The digest of `raw`.
+    name: bytes
     # The digest of its value, whatever its order of keys.
     value: bytes
     message: Message
@@ -90,15 +88,6 @@ class Element(msgspec.Struct, kw_only=True, gc=False):
     fetched: str | None
     # It holds what secrets of ours begin with.
     suspect: bool = False
-    # Made when it is first asked for.
-    _name: bytes = b""
-
-    @property
-    def name(self) -> bytes:
-        """The digest of `raw`, by which the store knows it: needed once the engine has the request."""
-        if not self._name:
-            self._name = digest(self.raw)
-        return self._name
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,39 +108,30 @@ class Said(tuple[Element, ...]):
 
     # Columns of the elements. Not to be changed: calls share them.
     raws: list[bytes]
+    names: list[bytes]
     messages: tuple[Message, ...]
     # One behind the other.
     values: bytes
     # Whether any names a medium that an engine would have to fetch, and any is suspect.
     fetches: bool
     suspect: bool
-    # As far as they are known: of those that it goes on from, then of all.
-    _names: list[bytes]
 
     def __new__(cls, elements: Iterable[Element], *, before: Said | None = None) -> Said:
         """`elements` are those that come behind `before`."""
         new = tuple(elements)
         if before is None:
             self = super().__new__(cls, new)
-            self.raws, self._names = list(map(_RAW, new)), []
+            self.raws, self.names = list(map(_RAW, new)), list(map(_NAME, new))
             self.messages, self.values = tuple(map(_MESSAGE, new)), b"".join(map(_VALUE, new))
             self.fetches, self.suspect = any(map(_FETCHED, new)), any(map(_SUSPECT, new))
             return self
         self = super().__new__(cls, before + new)
-        self.raws, self._names = [*before.raws, *map(_RAW, new)], before._names  # noqa: SLF001 - its own kind
+        self.raws, self.names = [*before.raws, *map(_RAW, new)], [*before.names, *map(_NAME, new)]
         self.messages = (*before.messages, *map(_MESSAGE, new))
         self.values = b"".join((before.values, *map(_VALUE, new)))
         self.fetches = before.fetches or any(map(_FETCHED, new))
         self.suspect = before.suspect or any(map(_SUSPECT, new))
         return self
-
-    @property
-    def names(self) -> list[bytes]:
-        """The elements' names."""
-        known = self._names
-        if len(known) < len(self):
-            known = self._names = [*known, *map(_NAME, self[len(known) :])]
-        return known
 
 
 class _List(NamedTuple):
@@ -289,8 +269,6 @@ class Elements:
         if len(found) == len(raws):
             return tuple(found), 0
         fresh = {one: _read(one) for known, one in zip(kept, raws, strict=True) if known is None}
-        if sum(map(len, fresh)) >= AT_ONCE:
-            deque(map(_NAME, fresh.values()), maxlen=0)
         self._keep(fresh)
         return tuple([known or fresh[one] for known, one in zip(kept, raws, strict=True)]), len(fresh)
 
@@ -349,9 +327,10 @@ def _read(raw: bytes) -> Element:
     message = canonical.from_chat(value)
     known = _maybe_value(value, message)
     if known is not None:
-        return Element(raw=raw, value=known, message=message, fetched=None, suspect=_SECRET in raw)
+        return Element(raw=raw, name=digest(raw), value=known, message=message, fetched=None, suspect=_SECRET in raw)
     return Element(
         raw=raw,
+        name=digest(raw),
         value=digest(msgspec.json.encode(value, order="sorted")),
         message=message,
         fetched=fetched(value),

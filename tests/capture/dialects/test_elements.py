@@ -440,24 +440,3 @@ def test_what_was_heard_before_changes_nothing(
             listed.text.text = None
     elements._let_go(elements._lists[:])
     assert elements._list_room == elements_module.LIST_BYTES
-
-
-def test_a_large_message_is_named_when_it_is_read_and_a_small_one_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    small, large = ([{"role": "user", "content": f"{n} {'x' * size}"} for n in range(2)] for size in (1, 70_000))
-    named: list[int] = []
-
-    def digest(data: bytes) -> bytes:
-        named.append(len(data))
-        return contents.digest(data)
-
-    monkeypatch.setattr(elements_module, "digest", digest)
-    elements = Elements()
-    for messages_, at_once in ((small, False), (large, True)):
-        read = elements.maybe_messages(raw(messages_))
-        assert read is not None
-        lengths = [len(each.raw) for each in read]
-        assert (named == lengths) == at_once
-        assert read.names == [contents.digest(each.raw) for each in read]
-        assert named == lengths
-        assert read.names is read.names
-        named.clear()
