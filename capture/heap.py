@@ -29,7 +29,7 @@ _THEIRS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_"
 
 def hold(environment: Mapping[str, str] = os.environ) -> bool:
     """Have the C library keep what large bodies take; say whether it does. The environment's own word on it counts."""
-    found = _mallopt()
+    found = _maybe("mallopt")
     if found is None or any(name in environment for name in _THEIRS):
         return False
     return bool(found(_MMAP_THRESHOLD, _MAPPED_FROM)) and bool(found(_TRIM_THRESHOLD, TOP_BYTES))
@@ -37,25 +37,15 @@ def hold(environment: Mapping[str, str] = os.environ) -> bool:
 
 def trim() -> bool:
     """Give free pages back; say whether there were any. Takes milliseconds a GiB, without the interpreter's lock."""
-    found = _malloc_trim()
+    found = _maybe("malloc_trim")
     return found is not None and bool(found(0))
 
 
 @functools.cache
-def _mallopt() -> Callable[[int, int], int] | None:
-    """Return glibc's `mallopt`; None for another library."""
+def _maybe(name: str) -> Callable[..., int] | None:
+    """Return a function of glibc's; None for another library (musl, macOS)."""
     try:
-        found: Callable[[int, int], int] = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return None
-    return found
-
-
-@functools.cache
-def _malloc_trim() -> Callable[[int], int] | None:
-    """Return glibc's `malloc_trim`; None for another library (musl, macOS)."""
-    try:
-        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+        found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError):
         return None
     return found

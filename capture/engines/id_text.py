@@ -21,19 +21,15 @@ Tried: blocks that stay in the processor's cache (no faster), a step for each di
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import re
-from types import ModuleType
 
 import numpy as np
 
+from capture.engines.compiled import maybe_compiled
 from graph.records import IntArray
 
-compiled: ModuleType | None = None
+compiled = maybe_compiled("_lists")
 """The lists of numbers in C; None where that was not built, and numpy serves."""
-with contextlib.suppress(ImportError):
-    compiled = importlib.import_module("capture.engines._lists")
 
 MAX_ID = 2**31 - 1
 """Ids are kept as int32; no vocabulary comes near."""

@@ -71,13 +71,11 @@ def maybe_lift(body: bytes) -> Lifted | None:
             return None
         choice = choices[0]
         found = [choice.get("logprobs"), choice.get("token_ids"), top.get("prompt_token_ids")]
-        sampled = maybe_parse(body[b + 1 : to_b - 1])
-        if sampled is None or found != _MARKS:
-            return None
-        logprobs = _maybe_logprobs(body, a, to_a, len(sampled))
+        sampled = maybe_parse(body[b + 1 : to_b - 1]) if found == _MARKS else None
+        logprobs = None if sampled is None else _maybe_logprobs(body, a, to_a, len(sampled))
     except (ValueError, RecursionError):
         return None
-    if logprobs is None:
+    if sampled is None or logprobs is None:
         return None
     choice["logprobs"] = choice["token_ids"] = top["prompt_token_ids"] = NULL
     return Lifted(top, choice, sampled, logprobs, body, c, to_c)

@@ -19,24 +19,20 @@ microsecond, and nothing is decoded but the text and two numbers.
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import re
 from collections.abc import Callable, Sequence
 from itertools import takewhile
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import msgspec
 
 from capture import rawjson
 from capture.dialects.express import Lane, PlainLane, Token, Way
+from capture.engines.compiled import maybe_compiled
 from capture.engines.sampled import decode_ids, decode_logprobs
 
-compiled: ModuleType | None = None
+compiled = maybe_compiled("_lane")
 """The lane in C, and the way of its tokens; None where it was not built, and both in Python serve."""
-with contextlib.suppress(ImportError):
-    compiled = importlib.import_module("capture.engines._lane")
 
 _LOGPROBS = b',"logprobs":'
 _ENTRIES = b',"logprobs":{"content":['

@@ -16,28 +16,28 @@ def test_free_pages_go_back():
 
 
 def test_another_c_library_has_no_such_thing(monkeypatch):
-    heap._malloc_trim.cache_clear()
+    heap._maybe.cache_clear()
     monkeypatch.setattr(heap.ctypes, "CDLL", lambda _name: object())
     assert heap.trim() is False
-    heap._malloc_trim.cache_clear()
+    heap._maybe.cache_clear()
 
 
 def test_what_large_bodies_take_is_held(monkeypatch):
     asked = []
-    monkeypatch.setattr(heap, "_mallopt", lambda: lambda what, value: asked.append((what, value)) or 1)
+    monkeypatch.setattr(heap, "_maybe", lambda _name: lambda what, value: asked.append((what, value)) or 1)
     assert heap.hold({}) is True
     # As glibc's malloc.h has them.
     assert asked == [(-3, 32 << 20), (-1, 32 << 20)]
 
 
 def test_a_users_own_word_on_it_counts(monkeypatch):
-    monkeypatch.setattr(heap, "_mallopt", lambda: pytest.fail)
+    monkeypatch.setattr(heap, "_maybe", lambda _name: pytest.fail)
     for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES"):
         assert heap.hold({name: "1"}) is False
 
 
 HELD = """
-import ctypes, resource, sys
+import resource, sys
 from capture import heap
 
 if sys.argv[1] == "held" and not heap.hold({}):
@@ -52,7 +52,7 @@ print(faults)
 """
 
 
-@pytest.mark.skipif(heap._mallopt() is None, reason="another C library than glibc")
+@pytest.mark.skipif(heap._maybe("mallopt") is None, reason="another C library than glibc")
 def test_freed_bodies_are_not_mapped_anew():
     """Of the last round: it has 3,000 pages in hand, and nothing of it is new to the process."""
 
@@ -64,7 +64,7 @@ def test_freed_bodies_are_not_mapped_anew():
 
 
 def test_another_c_library_holds_nothing(monkeypatch):
-    heap._mallopt.cache_clear()
+    heap._maybe.cache_clear()
     monkeypatch.setattr(heap.ctypes, "CDLL", lambda _name: object())
     assert heap.hold({}) is False
-    heap._mallopt.cache_clear()
+    heap._maybe.cache_clear()
