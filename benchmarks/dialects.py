@@ -310,9 +310,7 @@ def document(made: Sequence[DialectRow], *, at: str, cores: int, load: float, co
 
 def section(told: Mapping[str, Any]) -> str:
     """Return the docs' section on a run, from its document."""
-    host = told["host"]
-    python = f", {told['python']}" if "python" in told else ""
-    run = f"{told['at'][:10]}, `{told['command']}`, {host['cores']} cores, load {host['load']}{python}.\n"
+    run = f"{told['at'][:10]}, `{told['command']}`, {told['host']['cores']} cores, {report.busy(told)}.\n"
     kept = "".join(f"- {sentence}\n" for sentence in told["verdict"].split("; ") if sentence)
     lines = "".join(table_line(msgspec.convert(row, DialectRow)) for row in told["rows"])
     return f"{BEGIN}{_INTRODUCTION}\n{run}\n{kept}\n{heading()}{lines}{END}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import flat
+from benchmarks import flat, report
 from benchmarks.report import BUSY, NOISY_SPREAD, Row, describe, line, ratio_of, rule, shown, verdict
 
 
@@ -27,9 +27,8 @@ def between(page: str, name: str) -> str:
 def run_of(told: Mapping[str, Any]) -> str:
     """Return when a run was, on what, and how busy that was."""
     host = told["host"]
-    python = f", {told['python']}" if "python" in told else ""
     pinned = ", each proxy alone on one of them" if told.get("pinned") else ""
-    return f"{told['at'][:10]}, {host['cores']} cores{pinned}, load {host['load']}{python}."
+    return f"{told['at'][:10]}, {host['cores']} cores{pinned}, {report.busy(told)}."
 
 
 def overhead(told: Mapping[str, Any]) -> str:
@@ -45,8 +44,7 @@ def overhead(told: Mapping[str, Any]) -> str:
         if own:
             part = told.get("parts", {}).get(name, {})
             host = told["host"] | {"load": part.get("load", told["host"]["load"])}
-            python = {name: part[name] for name in ("python",) if name in part}
-            run = run_of({**told, "at": part.get("at", told["at"]), "host": host, **python})
+            run = run_of({**told, **part, "host": host})
             pairs = f" {part['pairs']} pairs." if part else ""
             if host["load"] > host["cores"] + BUSY:
                 pairs += " The machine had other work to do: ratios by CPU time say more than those of requests."

@@ -297,7 +297,7 @@ async def measure(levels: Sequence[int], *, scale: float, seconds: float, beside
                 out.flush()
                 loads.append(os.getloadavg()[0])
     at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    told = {
+    told: dict[str, Any] = {
         "benchmark": "replay",
         "version": report.VERSION,
         "at": at,
@@ -308,7 +308,7 @@ async def measure(levels: Sequence[int], *, scale: float, seconds: float, beside
         "verdict": verdict(made),
         "rule": rule_of(made),
     }
-    out.write(f"\nload {told['host']['load']}. {told['verdict']}.\n{told['rule']}.\n")  # type: ignore[index]  # a dict of its own
+    out.write(f"\nload {told['host']['load']}. {told['verdict']}.\n{told['rule']}.\n")
     return told
 
 

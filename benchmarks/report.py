@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -225,6 +225,12 @@ def document(made: Sequence[Row], *, at: str, cores: int, load: float, **more: A
         "rows": [msgspec.to_builtins(row) for row in made],
         "verdict": verdict([row for row in made if row.upstream == "engine"] or made),
     }
+
+
+def busy(told: Mapping[str, Any]) -> str:
+    """Return how busy the machine was, and, where the document has it, with which Python."""
+    python = f", {told['python']}" if "python" in told else ""
+    return f"load {told['host']['load']}{python}"
 
 
 def rule(columns: Sequence[str], *, words: Sequence[int]) -> str:
