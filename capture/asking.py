@@ -140,7 +140,7 @@ class Asking:
                     raise
                 self.give_back()
                 continue
-            if self.answer.status in (400, 422) and self._calls.without_refused(draft, engine, await self.read()):
+            if self.answer.status in (400, 422) and await self._calls.without_refused(draft, engine, await self.read()):
                 self.answer, self.body = await self._post(engine), None
             if self.answer.status in (401, 403):
                 raise refusal(self.answer.status)

@@ -11,9 +11,10 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
 from capture import admission, clock, keys, limits, retries
+from capture.aside import aside
 from capture.custody import READY_S, Custody
 from capture.dialects import replays
 from capture.dialects.base import NO_TARGET, Dialect, Earlier, Request, Target
@@ -39,11 +40,6 @@ from capture.upstream import Engine
 from graph.records import Notice, Weights
 
 Headers = Sequence[tuple[str, str]]
-Made = TypeVar("Made")
-
-ASIDE_FROM = 2**20
-"""Bytes of a request's body from which it is read in a thread. That takes about 10 ms a MiB, in which no other call is
-served: a conversation with pictures would hold up all others for seconds. Below, a thread costs more than it saves."""
 
 
 class Calls:
@@ -123,7 +119,7 @@ class Calls:
         request, failure = None, None
         try:
             earlier = await self._earlier(live, dialect, body)
-            request = await _aside(body, lambda: dialect.read(body, target=target, earlier=earlier))
+            request = await aside(len(body), lambda: dialect.read(body, target=target, earlier=earlier))
         except ClientError as error:
             failure = error
         if said is not None and request is not None:
@@ -284,7 +280,7 @@ class Calls:
         try:
             draft.engines = self._order(live)
             engine = draft.engines[0]
-            draft.admitted = await _aside(draft.body, lambda: self._admitted(draft, engine))
+            draft.admitted = await aside(len(draft.body), lambda: self._admitted(draft, engine))
         except asyncio.CancelledError:
             # The agent hung up meanwhile: nothing was sent, but the call has its number and its place.
             self._given_up(draft)
@@ -377,7 +373,7 @@ class Calls:
             draft.sent_after_s = time.monotonic() - draft.start
         return self.pins.body(draft.pin, engine, fields, draft.admitted.body)
 
-    def without_refused(self, draft: Draft, engine: Engine, body: bytes) -> bool:
+    async def without_refused(self, draft: Draft, engine: Engine, body: bytes) -> bool:
         """Take out what the engine's refusal names of the fields that capture asked with; False if it names none.
 
         The agent never asked for them, so it never sees that error. The engine is not asked with them again. A pinned
@@ -391,7 +387,7 @@ class Calls:
             return False
         engine.refused |= named
         self._notice(draft, "injection_refused", {"engine": engine.name, "fields": sorted(named)})
-        draft.admitted = self._admitted(draft, engine)
+        draft.admitted = await aside(len(draft.body), lambda: self._admitted(draft, engine))
         return True
 
     def _admitted(self, draft: Draft, engine: Engine) -> admission.Admitted:
@@ -543,7 +539,7 @@ class Calls:
         if request is not None and draft.translator is None:
             asked = suspects(request.fields, request.elements, asked)
         texts, secrets_ = (asked, records[0].exchange.reply), (live.entry.secret, live.entry.tools_secret)
-        if await _aside(asked, lambda: keys.shown_in(texts, secrets_)):
+        if await aside(len(asked), lambda: keys.shown_in(texts, secrets_)):
             self._notice(draft, "secret_in_content", {})
         missing = [*(reader.undecoded if reader is not None else ()), *filter(None, [request and request.undecoded])]
         if missing:
@@ -574,8 +570,3 @@ class Calls:
 
     def _notice(self, draft: Draft, code: str, data: dict[str, Any]) -> None:
         self._store.notice(draft.live.id, Notice(code=code, at=clock.now(), calls=(draft.n,), data=data))
-
-
-async def _aside(body: bytes, work: Callable[[], Made]) -> Made:
-    """Do what takes as long as the body is large, in a thread where that is long."""
-    return await asyncio.to_thread(work) if len(body) >= ASIDE_FROM else work()

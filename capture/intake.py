@@ -12,6 +12,7 @@ import asyncio
 import aiohttp
 from aiohttp import web
 
+from capture.aside import aside
 from capture.errors import ClientError
 
 CODINGS = ("identity", "gzip", "deflate", "zstd")
@@ -76,4 +77,4 @@ async def read(incoming: web.BaseRequest, limit: int) -> bytes:
         raise ClientError(
             "body_incomplete", "The request's body ended before it was complete, or can't be decompressed."
         ) from error
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return pieces[0] if len(pieces) == 1 else await aside(size, lambda: b"".join(pieces))

@@ -9,9 +9,11 @@ from __future__ import annotations
 from aiohttp import web
 
 from capture import admission, intake, retries
+from capture.aside import aside
 from capture.asking import refusal
 from capture.calls import Calls
-from capture.dialects.base import Dialect, Target
+from capture.dialects.base import Dialect, Request, Target
+from capture.engines.base import Ask
 from capture.errors import TreeringError
 from capture.following import follow
 from capture.live import Live
@@ -82,8 +84,8 @@ async def forward(
     body = await intake.read(incoming, max_body)
     headers, _ = admission.engine_headers(list(incoming.headers.items()), live.rules.allow)
     model = live.rules.model or next(iter(engine.models), None)
-    body = admission.with_model(body, model) if body else body
-    answer = await engine.send(incoming.method, path, body=body or None, headers=headers)
+    asked = body and await aside(len(body), lambda: admission.with_model(body, model))
+    answer = await engine.send(incoming.method, path, body=asked or None, headers=headers)
     async with answer:
         if answer.status in (401, 403):
             raise refusal(answer.status)
@@ -97,8 +99,13 @@ async def count(
     """Answer how many tokens a request would have: the engine's own count of its own rendering, never an estimate."""
     engine = calls.engine_of(live)
     body = await intake.read(incoming, max_body)
-    request = dialect.read_count(body, target=target)
-    asked = engine.adapter.count(request, model=live.rules.model or next(iter(engine.models), None))
+    model = live.rules.model or next(iter(engine.models), None)
+
+    def ask() -> tuple[Request, Ask]:
+        request = dialect.read_count(body, target=target)
+        return request, engine.adapter.count(request, model=model)
+
+    request, asked = await aside(len(body), ask)
     status, reply = await engine.ask(asked)
     if status in (401, 403):
         raise refusal(status)

@@ -10,7 +10,6 @@ another method, by aiohttp's client. Both give an answer that is read alike.
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -23,6 +22,7 @@ from yarl import URL
 from capture.content import Answer, Content
 from capture.engines.base import Adapter, Ask, Identity, Inquirer
 from capture.errors import ClientError, EngineError
+from capture.pieces import Pieces
 from capture.wire import Wire
 from graph.records import LogprobsMode
 
@@ -47,7 +47,8 @@ REPLY_LIMIT = 256 * 2**20
 reply of 100,000 tokens with twenty alternatives each is some 150 MB."""
 
 PIECEWISE_FROM = 2**20
-"""Bytes of a request's body from which it is written piece by piece; aiohttp warns of larger ones in one write."""
+"""Bytes of a request's body from which it is written piece by piece: a slow engine leaves all of it in the socket's
+buffer, which is then a second copy."""
 
 Reply = Answer | aiohttp.ClientResponse
 """An engine's answer, by either way."""
@@ -166,8 +167,7 @@ class Engine:
                     answer = await self._session.request(
                         method,
                         URL(self.url + path, encoded=True),
-                        # Piecewise, so that a slow engine doesn't make the socket's buffer hold a second copy.
-                        data=io.BytesIO(body) if body is not None and len(body) > PIECEWISE_FROM else body,
+                        data=Pieces(body) if body is not None and len(body) > PIECEWISE_FROM else body,
                         headers=out,
                         skip_auto_headers=_AUTO_HEADERS,
                         allow_redirects=False,
