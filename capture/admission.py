@@ -309,7 +309,7 @@ def _fetched(request: Request) -> Iterable[str | None]:
     """Return for each message where it names a medium that the engine would have to fetch, None where nowhere."""
     if request.elements is not None:
         # Of four hundred messages hardly ever one has any, so they are not looked at one by one.
-        return [one.fetched for one in request.elements] if request.elements.fetches else ()
+        return [one.fetched for one in request.elements] if request.elements.heard.fetches else ()
     raw = request.fields.get("messages", b"")
     if b"_url" not in raw:
         return ()

@@ -104,6 +104,9 @@ class Texts:
     def __repr__(self) -> str:
         return f"<Texts {len(self._kept)} kept, room for {self._room} bytes>"
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def keep(self, known: Beginning, data: bytes, at: int) -> None:
         """Keep the text of a beginning, which stands in `data` from `at` on: as it is, where that is most of it."""
         if known.length < len(data) // 4 * 3:

@@ -119,7 +119,9 @@ class Calls:
         request, failure = None, None
         try:
             earlier = await self._earlier(live, dialect, body)
-            request = await aside(len(body), lambda: dialect.read(body, target=target, earlier=earlier))
+            request = await aside(
+                len(body), lambda: dialect.read(body, target=target, earlier=earlier, rollout=live.id)
+            )
         except ClientError as error:
             failure = error
         if said is not None and request is not None:

@@ -11,6 +11,7 @@ an absent half is unknown, not empty.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -107,7 +108,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     model_asked: str | None = None
     finish_reason: str | None = None
 
-    messages: tuple[Message, ...] = ()
+    messages: Sequence[Message] = ()
     # Digest of the canonical tool list; None when the request has no tools.
     tools: str | None = None
     tool_names: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from capture import sse
-from capture.dialects.elements import Said
+from capture.dialects.said import Said
 from capture.errors import TreeringError
 from graph.records import Message
 
@@ -80,7 +80,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     # How many replies are asked for (`n`).
     choices: int = 1
     asked: Asked = Asked()
-    messages: tuple[Message, ...] = ()
+    messages: Sequence[Message] = ()
     # Digest of the canonical tool list, and the tools' names.
     tools: str | None = None
     tool_names: tuple[str, ...] = ()
@@ -134,10 +134,13 @@ class Dialect(Protocol):
     # Whether clients bear comments in a stream (`: keep-alive`).
     bears_comments: bool
 
-    def read(self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = ()) -> Request:
+    def read(
+        self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = (), rollout: str = ""
+    ) -> Request:
         """Read a request. Raises `ClientError` (400) naming the field for what can't be taken or translated.
 
-        `earlier` are the exchanges that it goes on from (see `refers_to`), the oldest first.
+        `earlier` are the exchanges that it goes on from (see `refers_to`), the oldest first; `rollout` is the one whose
+        earlier requests this may begin as.
         """
 
     def read_count(self, body: bytes, *, target: Target = NO_TARGET) -> Request:

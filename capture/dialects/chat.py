@@ -17,7 +17,8 @@ import msgspec
 
 from capture import rawjson, sse
 from capture.dialects.base import NO_TARGET, Asked, Earlier, Request, Target, Translator
-from capture.dialects.elements import Element, Elements, Said, Tools
+from capture.dialects.elements import Elements, Tools
+from capture.dialects.said import Element, Said
 from capture.errors import ClientError, TreeringError
 from graph import messages as canonical
 from graph.records import Message
@@ -81,9 +82,11 @@ class Chat:
     name = "chat"
     bears_comments = True
 
-    def read(self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = ()) -> Request:
+    def read(
+        self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = (), rollout: str = ""
+    ) -> Request:
         """Read a request. Raises `ClientError` (400) naming the field for what no engine could take."""
-        begun = _elements.maybe_begun(body)
+        begun = _elements.maybe_begun(body, rollout=rollout)
         if begun is not None:
             return self.read_fields(begun[0], elements=begun[1], body=body)
         try:
@@ -92,10 +95,15 @@ class Chat:
             raise ClientError(
                 "invalid_json", f"The request body can't be read: {error}.", hint="Send one JSON object."
             ) from error
-        return self.read_fields(fields, body=body)
+        return self.read_fields(fields, body=body, rollout=rollout)
 
     def read_fields(
-        self, fields: dict[str, bytes], *, elements: tuple[Element, ...] | None = None, body: bytes = b""
+        self,
+        fields: dict[str, bytes],
+        *,
+        elements: Sequence[Element] | None = None,
+        body: bytes = b"",
+        rollout: str = "",
     ) -> Request:
         """Read a request that was taken apart; `elements` are those of its messages, where they have been read.
 
@@ -105,7 +113,7 @@ class Chat:
         doubts: list[str] = []
         # What strict JSON can't read is decoded with the other values, as far as that goes.
         said = (
-            _elements.maybe_messages(fields["messages"])
+            _elements.maybe_messages(fields["messages"], rollout=rollout)
             if elements is None
             else elements
             if isinstance(elements, Said)
@@ -294,7 +302,7 @@ def _digest(values: Mapping[str, Any], said: Said | None, tools: Tools | None, b
     if tools is not None:
         state.update(b"\0tools" + tools.value)
     if said is not None:
-        state.update(b"\0messages" + said.values)
+        state.update(b"\0messages" + said.heard.values)
     return state.hexdigest()
 
 

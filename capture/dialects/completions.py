@@ -30,7 +30,9 @@ class Completions(Chat):
 
     name = "completions"
 
-    def read(self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = ()) -> Request:
+    def read(
+        self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = (), rollout: str = ""
+    ) -> Request:
         """Read a request. Raises `ClientError` (400) naming the field for what no engine could take."""
         try:
             fields = rawjson.split(body)

@@ -10,11 +10,10 @@ for a prompt of 16,000 tokens), a BLAKE2 of them would be four times that. Safe 
 requests are read aside.
 
 Of a long conversation even that is too much: it would be taken apart twice, into fields and into messages, and each of
-hundreds be copied and looked up. So the last few long lists are kept, by what their text is known by again
-(`capture.beginnings`), with their elements. A body whose list begins with such a text is read without it: a mark stands
-in its place, as an element, and where the list then begins with the mark, it stood there. For 100,000 tokens that is
-0.1 ms in place of 0.7. Whatever is asked of all elements at once is kept with them (`Said`), and only what is new is
-asked again.
+hundreds be copied and looked up; and hundreds of conversations of hundreds of messages have no room. So long lists are
+known again as a whole (`capture.dialects.lists`). A body whose list begins with such a text is read without it: a mark
+stands in its place, as an element, and where the list then begins with the mark, it stood there. For 100,000 tokens
+that is 0.1 ms in place of 0.7, and of 5 where the messages are not kept.
 """
 
 from __future__ import annotations
@@ -23,14 +22,15 @@ import hashlib
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from capture import keys, rawjson
-from capture.beginnings import Beginning, Kept, beginning
+from capture.dialects.lists import Lists
+from capture.dialects.said import DIGEST_BYTES, Before, Element, Said
 from graph import messages as canonical
 from graph.records import Message
 
@@ -49,21 +49,10 @@ LARGE = 8 << 20
 LONG = 32 << 10
 """Bytes of a list of messages from which it is kept: of a shorter one there is little to save."""
 
-LIST_BYTES = 12 << 20
-"""Memory that messages of long lists may take, most of which are among those of `KEPT_BYTES` besides, and the texts of
-those lists: when it gets scarce, the texts go before any list does."""
-
-TOUCHED_S = 5.0
-"""For which the elements of a list that is used again need not be told that they are."""
-
-DIGEST_BYTES = 16
-"""Of both digests; `name` is that of `capture.store.contents`."""
-
 MEDIA_FIELDS = ("image_url", "video_url", "audio_url")
 """Where a part of a message may hold an address."""
 
-_RAW, _NAME, _VALUE, _MESSAGE = map(attrgetter, ("raw", "name", "value", "message"))
-_FETCHED, _SUSPECT = attrgetter("fetched"), attrgetter("suspect")
+_RAW = attrgetter("raw")
 _SECRET = keys.PREFIX.encode()
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -73,21 +62,6 @@ _LEFT_OUT = b'"\\u0000left out"'
 
 # In the order of use: what stands before it was not used since it was put there. No JSON is empty.
 _MARK = b""
-
-
-class Element(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One message as it came, and what is to be known of it."""
-
-    raw: bytes
-    # The digest of `raw`.
-    name: bytes
-    # The digest of its value, whatever its order of keys.
-    value: bytes
-    message: Message
-    # The first part that an engine would have to fetch (`content[1].image_url`), None where there is none.
-    fetched: str | None
-    # It holds what secrets of ours begin with.
-    suspect: bool = False
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,51 +74,6 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
 
 
-class Said(tuple[Element, ...]):
-    """Messages as they were read, and what is asked of all of them at once.
-
-    One that goes on from another adds to what that has: of a long conversation each question is thousands of steps.
-    """
-
-    # Columns of the elements. Not to be changed: calls share them.
-    raws: list[bytes]
-    names: list[bytes]
-    messages: tuple[Message, ...]
-    # One behind the other.
-    values: bytes
-    # Whether any names a medium that an engine would have to fetch, and any is suspect.
-    fetches: bool
-    suspect: bool
-
-    def __new__(cls, elements: Iterable[Element], *, before: Said | None = None) -> Said:
-        """`elements` are those that come behind `before`."""
-        new = tuple(elements)
-        if before is None:
-            self = super().__new__(cls, new)
-            self.raws, self.names = list(map(_RAW, new)), list(map(_NAME, new))
-            self.messages, self.values = tuple(map(_MESSAGE, new)), b"".join(map(_VALUE, new))
-            self.fetches, self.suspect = any(map(_FETCHED, new)), any(map(_SUSPECT, new))
-            return self
-        self = super().__new__(cls, before + new)
-        self.raws, self.names = [*before.raws, *map(_RAW, new)], [*before.names, *map(_NAME, new)]
-        self.messages = (*before.messages, *map(_MESSAGE, new))
-        self.values = b"".join((before.values, *map(_VALUE, new)))
-        self.fetches = before.fetches or any(map(_FETCHED, new))
-        self.suspect = before.suspect or any(map(_SUSPECT, new))
-        return self
-
-
-class _List(NamedTuple):
-    """A list of messages: its text inside the brackets, and its elements."""
-
-    text: Beginning
-    said: Said
-    # Bytes that the elements take.
-    cost: int
-    # When all of them were last told that they are used.
-    touched: float
-
-
 class Elements:
     """Reads messages and tool lists, and keeps what it read."""
 
@@ -152,14 +81,12 @@ class Elements:
         self,
         *,
         kept_bytes: int = KEPT_BYTES,
-        list_bytes: int = LIST_BYTES,
+        lists: Lists | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kept: OrderedDict[bytes, Element | None] = OrderedDict()
         self._tools: OrderedDict[bytes, Tools] = OrderedDict()
-        # The latest first.
-        self._lists: list[_List] = []
-        self._list_room = list_bytes
+        self._lists = Lists() if lists is None else lists
         self._room = self._most = kept_bytes
         self._now = now
         self._swept = now()
@@ -168,7 +95,7 @@ class Elements:
     def __repr__(self) -> str:
         return f"<Elements {len(self._kept)} messages, {len(self._tools)} tool lists, room for {self._room} bytes>"
 
-    def maybe_begun(self, body: bytes) -> tuple[dict[str, bytes], Said] | None:
+    def maybe_begun(self, body: bytes, *, rollout: str = "") -> tuple[dict[str, bytes], Said] | None:
         """Read a body whose messages begin as those of an earlier one: its fields, as `rawjson.split` gives them.
 
         None for any other, and for one that isn't just so: it is to be read field by field.
@@ -178,81 +105,46 @@ class Elements:
         first = body.find(b"[", at + len(_MESSAGES), at + len(_MESSAGES) + 2) + 1 if at >= 0 else 0
         if not first:
             return None
-        # Copied at once, since another thread may be at it.
-        before = next((one for one in self._lists[:] if one.text.begins(body, first)), None)
-        if before is None or (touched := self._touch(before)) is None:
+        before = self._lists.maybe(rollout, body, first)
+        if before is None:
             return None
+        length = before.text.length
         try:
-            fields = rawjson.split(body[:first] + _LEFT_OUT + body[first + before.text.length :])
+            fields = rawjson.split(body[:first] + _LEFT_OUT + body[first + length :])
             mark, *raws = map(bytes, _ARRAY.decode(fields["messages"]))
             if mark != _LEFT_OUT:
                 return None
-            said = Said(self._read(raws)[0], before=before.said)
+            new, _ = self._read(raws)
         except (KeyError, ValueError, msgspec.MsgspecError, RecursionError, OverflowError):
             return None
-        size = len(fields["messages"]) - len(mark) + before.text.length
-        fields["messages"] = body[first - 1 : first - 1 + size]
-        self._note(fields["messages"], said, touched, before)
+        size = len(fields["messages"]) - len(mark) + length
+        fields["messages"] = raw = body[first - 1 : first - 1 + size]
+        # They were read when they were new, so they can be.
+        said = Said(
+            new,
+            before=Before(
+                before.heard,
+                lambda: list(map(bytes, _ARRAY.decode(raw[: 1 + length] + b"]"))),
+                lambda raws: self._read(raws)[0],
+            ),
+        )
+        if _is_long(raw):
+            self._lists.keep(rollout, raw, said.heard, self._now(), before=before)
         return fields, said
 
-    def _touch(self, listed: _List) -> float | None:
-        """Note that a list's elements are used, unless that was just done; return when it was.
-
-        None, and it is gone, where not all of them are kept any more.
-        """
-        with self._lock:
-            at = self._now()
-            if listed.touched > max(self._swept, at - TOUCHED_S):
-                return listed.touched
-            try:
-                deque(map(self._kept.move_to_end, listed.said.raws), maxlen=0)
-            except KeyError:
-                self._let_go([listed])
-                return None
-            return at
-
-    def _note(self, raw: bytes, said: Said, touched: float, before: _List | None) -> None:
-        """Keep a list of messages, which goes on from another, if it is long."""
-        if not LONG < len(raw) < LARGE:
-            return
-        text = beginning(raw, 1, len(raw) - 1, None if before is None else before.text)
-        text.text = Kept(raw, 1)
-        noted = _List(text, said, 2 * len(raw) + EACH_BYTES * len(said), touched)
-        with self._lock:
-            if before is not None:
-                self._let_go([before])
-            self._lists.insert(0, noted)
-            self._list_room -= noted.cost + text.kept_bytes
-            for one in reversed(self._lists):
-                if self._list_room >= 0:
-                    break
-                self._list_room += one.text.kept_bytes
-                one.text.text = None
-            while self._list_room < 0:
-                self._let_go(self._lists[-1:])
-
-    def _let_go(self, lists: Sequence[_List]) -> None:
-        for one in lists:
-            # Another thread may have been faster.
-            at = next((i for i, other in enumerate(self._lists) if other is one), None)
-            if at is not None:
-                del self._lists[at]
-                self._list_room += one.cost + one.text.kept_bytes
-
-    def maybe_messages(self, raw: bytes) -> Said | None:
+    def maybe_messages(self, raw: bytes, *, rollout: str = "") -> Said | None:
         """Read a list of messages; None where strict JSON can't read it, or it is no list."""
-        at = self._now()
         try:
             elements, n_fresh = self._read(list(map(bytes, _ARRAY.decode(raw))))
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError):
             return None
         said = Said(elements)
-        # What is seen for the first time may be for the last time too: what goes on once goes on again.
-        if n_fresh < len(said) / 2:
-            self._note(raw, said, at, None)
+        if _is_long(raw):
+            # What is seen for the first time may be for the last time too: its text is kept when it comes again.
+            self._lists.keep(rollout, raw, said.heard, self._now(), text=n_fresh < len(said) / 2)
         return said
 
-    def _read(self, raws: list[bytes]) -> tuple[tuple[Element, ...], int]:
+    def _read(self, raws: Sequence[bytes]) -> tuple[tuple[Element, ...], int]:
         """Read messages; return them, and how many were not known.
 
         Raises `msgspec.MsgspecError` and others where strict JSON can't read one.
@@ -311,7 +203,7 @@ class Elements:
             while self._drop(self._kept) != _MARK:
                 pass
         self._kept[_MARK] = None
-        self._let_go([one for one in self._lists if one.said.raws[-1] not in self._kept])
+        self._lists.sweep(at)
 
     def _drop(self, kept: OrderedDict[bytes, Any]) -> bytes:
         """Drop the one that is the longest unused; return its bytes."""
@@ -353,6 +245,10 @@ def _maybe_value(value: Any, message: Message) -> bytes | None:
     return None
 
 
+def _is_long(raw: bytes) -> bool:
+    return LONG < len(raw) < LARGE
+
+
 def _cost(raw: bytes) -> int:
     # Its bytes, and their text in the canonical message.
     return 2 * len(raw) + EACH_BYTES
@@ -363,7 +259,7 @@ def suspects(fields: Mapping[str, bytes], said: Said | None, body: bytes) -> byt
 
     Each message was searched when it was read. A secret has no quotes and no commas, so none stands in two of them.
     """
-    if said is None or said.suspect:
+    if said is None or said.heard.suspect:
         return body
     return rawjson.join({name: raw for name, raw in fields.items() if name != "messages"})
 

@@ -33,7 +33,9 @@ class Gemini:
     name = "gemini"
     bears_comments = False
 
-    def read(self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = ()) -> Request:
+    def read(
+        self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = (), rollout: str = ""
+    ) -> Request:
         """Read a request. Raises `ClientError` (400) naming the field for what can't be taken or translated."""
         try:
             request = _maybe_read_apart(body, target)

@@ -46,7 +46,9 @@ class Messages:
     name = "messages"
     bears_comments = True
 
-    def read(self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = ()) -> Request:
+    def read(
+        self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = (), rollout: str = ""
+    ) -> Request:
         """Read a request. Raises `ClientError` (400) naming the field for what can't be taken or translated."""
         return _read(body, streamed=target.streamed)
 

@@ -24,7 +24,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from capture.dialects.chat import read_messages
-from capture.dialects.elements import LARGE, UNUSED_S, Element, digest
+from capture.dialects.elements import LARGE, UNUSED_S, digest
+from capture.dialects.said import Element
 from capture.errors import ClientError
 
 KEPT_BYTES = 24 << 20
@@ -103,7 +104,7 @@ class Repairs(list[str]):
 class Unit(msgspec.Struct, frozen=True, kw_only=True):
     """What a part of a conversation means: chat messages, and the repairs that it took."""
 
-    elements: tuple[Element, ...]
+    elements: Sequence[Element]
     repairs: tuple[str, ...] = ()
     # See `is_open`.
     is_open: bool = False

@@ -25,7 +25,6 @@ from capture import rawjson
 from capture.dialects import responses_history, responses_shape
 from capture.dialects.base import NO_TARGET, Earlier, Own, Request, Target, Translator, translated
 from capture.dialects.chat import Chat
-from capture.dialects.elements import Element
 from capture.dialects.repeats import UNTRANSLATED, body_digest, value_digest
 from capture.dialects.responses_events import Original, ResponsesTranslator
 from capture.dialects.responses_items import ChatMessages, as_items
@@ -33,6 +32,7 @@ from capture.dialects.responses_refusals import list_at, missing, object_at, tex
 from capture.dialects.responses_repeats import READ_APART, maybe_apart
 from capture.dialects.responses_tables import IGNORED, MAPPED, MISPLACED, REFUSED
 from capture.dialects.responses_tools import Tools
+from capture.dialects.said import Element
 from capture.errors import ClientError, TreeringError
 
 LOGPROBS = "message.output_text.logprobs"
@@ -52,7 +52,9 @@ class Responses:
     def __init__(self) -> None:
         self._chat = Chat()
 
-    def read(self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = ()) -> Request:
+    def read(
+        self, body: bytes, *, target: Target = NO_TARGET, earlier: Sequence[Earlier] = (), rollout: str = ""
+    ) -> Request:
         """Read a request. Raises `ClientError`: 400 naming the field, 404 for an item that isn't in `earlier`."""
         try:
             request = None if earlier else self._maybe_read_apart(body)
@@ -115,7 +117,7 @@ class Responses:
         repairs: list[str],
         *,
         listed: bytes | None = None,
-        elements: tuple[Element, ...] | None = None,
+        elements: Sequence[Element] | None = None,
     ) -> Request:
         """Return the request of a body that is translated but for its simple fields.
 

@@ -148,7 +148,7 @@ def call(packed: PackedCall, exchange: Exchange | None = None) -> Call:
     """Return a call; `exchange` is what passed beside it."""
     if isinstance(packed.messages, list) or isinstance(packed.prompt, Tail):
         raise ValueError(f"call {packed.n} is one of a list")
-    messages: tuple[Message, ...] = ()
+    messages: Sequence[Message] = ()
     if isinstance(packed.messages, bytes):
         messages = rows.load_messages(packed.messages)
     elif packed.messages != _NONE:

@@ -59,10 +59,10 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     # Top-level keys in order, values as raw JSON.
     fields: dict[str, bytes]
     # The raw elements of `fields[key]`, and the digest of each (`store.contents.digest`).
-    elements: list[bytes]
+    elements: Sequence[bytes]
     names: list[bytes]
     # The same in canonical form; of another dialect than chat they have none.
-    messages: tuple[Message, ...]
+    messages: Sequence[Message]
     # As `fields`, of what the engine got.
     sent: dict[str, bytes] | None = None
     key: str = "messages"

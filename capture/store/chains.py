@@ -30,16 +30,19 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import apsw
 
 from capture.store import bodies, contents, query
-from capture.store.contents import digest
+from capture.store.contents import DIGEST_BYTES, digest
 
-MOST_LISTS = 500
-"""Last lists that are kept; those of closed rollouts go by this alone."""
+KEPT_BYTES = 8 << 20
+"""Of the last lists that are kept, 16 a message and 32 a link: of some four hundred conversations of 400 messages."""
+
+MOST_LISTS = 4_000
+"""Of those, at the most; those of closed rollouts go by these two alone."""
 
 MANY = 32
 """New elements of a list at once from which they are written in segments."""
@@ -66,7 +69,7 @@ class Chain:
 
     __slots__ = ("elements", "ends", "keys", "last", "links", "names", "new", "sort")
 
-    def __init__(self, elements: list[bytes], names: list[bytes], *, sort: str = "messages") -> None:
+    def __init__(self, elements: Sequence[bytes], names: list[bytes], *, sort: str = "messages") -> None:
         """`sort`: which of its rollout's lists it goes on from."""
         self.elements = elements
         self.names = names
@@ -100,13 +103,26 @@ class Piece(NamedTuple):
     end: int
 
 
+class _Last(NamedTuple):
+    """A list that is written, without its elements; digests one behind the other."""
+
+    names: bytes
+    ends: array[int]
+    keys: array[int]
+    links: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, but for the objects."""
+        return len(self.names) + len(self.links) + 16 * len(self.ends)
+
+
 class _Lists:
     """The list of each sort that each rollout had last: one that goes on from it shares its links."""
 
-    def __init__(self, most: int = 60_000) -> None:
-        """`most` elements are kept, some 140 bytes each with the names: of 150 conversations of 400 messages."""
-        self._last: OrderedDict[tuple[int, str], Chain] = OrderedDict()
-        self._room = most
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+        self._last: OrderedDict[tuple[int, str], _Last] = OrderedDict()
+        self._room = kept_bytes
         self._lock = threading.Lock()
 
     def fill(self, rollout: int, chain: Chain) -> None:
@@ -114,31 +130,39 @@ class _Lists:
         with self._lock:
             last = self._last.get((rollout, chain.sort))
         if last is not None:
-            links = bisect_right(last.ends, _shared(last.names, chain.names))
-            chain.ends, chain.keys, chain.links = last.ends[:links], last.keys[:links], last.links[:links]
+            links = bisect_right(last.ends, _shared(last.names, b"".join(chain.names)))
+            chain.ends, chain.keys = last.ends[:links], last.keys[:links]
+            chain.links = [last.links[at : at + DIGEST_BYTES] for at in range(0, links * DIGEST_BYTES, DIGEST_BYTES)]
 
     def keep(self, rollout: int, chain: Chain) -> None:
         """Remember a list that is written, but for its elements."""
-        kept = Chain([], chain.names)
-        kept.ends, kept.keys, kept.links = chain.ends, chain.keys, chain.links
+        kept = _Last(b"".join(chain.names), chain.ends, chain.keys, b"".join(chain.links))
         with self._lock:
             if (before := self._last.pop((rollout, chain.sort), None)) is not None:
-                self._room += len(before.names)
+                self._room += before.size
             self._last[rollout, chain.sort] = kept
-            self._room -= len(kept.names)
+            self._room -= kept.size
             while self._room < 0 or len(self._last) > MOST_LISTS:
                 _, gone = self._last.popitem(last=False)
-                self._room += len(gone.names)
+                self._room += gone.size
 
 
 _lists = _Lists()
 
 
-def _shared(one: list[bytes], other: list[bytes]) -> int:
-    """Return how many elements two lists have in common at their beginning."""
-    if one == other[: len(one)]:
-        return len(one)
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+def _shared(one: bytes, other: bytes) -> int:
+    """Return how many elements two lists have in common at their beginning, by their names."""
+    if other.startswith(one):
+        return len(one) // DIGEST_BYTES
+    # Half of what they may have in common, as often as it takes.
+    low, high = 0, min(len(one), len(other)) // DIGEST_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one.startswith(other[: middle * DIGEST_BYTES]):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def look(db: apsw.Connection, rollout: int, chain: Chain) -> list[bytes]:

@@ -31,6 +31,9 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+DIGEST_BYTES = 16
+"""Of what a content is known by."""
+
 PACK_SIZE = 1024
 """Bytes from which compression is tried. It takes some 9 us, and of a smaller part saves what is an eighth of a page:
 a commit waits for it, and a call's ids and logprobs, which aren't compressed, take more by far. (With 2,000 a store of
@@ -59,7 +62,7 @@ _text = json.JSONEncoder(separators=(",", ":")).encode
 
 def digest(data: bytes) -> bytes:
     """Return the name under which `data` is stored: 16 bytes of BLAKE2b."""
-    return blake2b(data, digest_size=16).digest()
+    return blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 def pack(data: bytes) -> tuple[Packed, bytes]:

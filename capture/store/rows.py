@@ -12,7 +12,7 @@ import functools
 import json
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -135,14 +135,14 @@ def load(text: str, sort: type[T], **columns: Any) -> T:
     return msgspec.convert(json.loads(text) | columns, sort, str_keys=True)
 
 
-def dump_messages(messages: tuple[Message, ...]) -> bytes:
+def dump_messages(messages: Sequence[Message]) -> bytes:
     """Return canonical messages as JSON, for a call whose messages can't be read from its request.
 
     One text of a user's is that text: a completion's prompt, which its request has too, so that it is stored once.
     """
     if len(messages) == 1 and (text := _maybe_text(messages[0])) is not None:
         return msgspec.json.encode(text)
-    return json.dumps(msgspec.to_builtins(messages), separators=(",", ":")).encode()
+    return json.dumps(msgspec.to_builtins(tuple(messages)), separators=(",", ":")).encode()
 
 
 def load_messages(data: bytes) -> tuple[Message, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from graph.forest import Forest
 from graph.records import Message
 
 
-def added(forest: Forest, n: int) -> tuple[Message, ...]:
+def added(forest: Forest, n: int) -> Sequence[Message]:
     """Return the messages of call `n` that stand behind its parent's reply; all of them for a root or a compaction.
 
     Where the reply's echo can't be found (a prompt of ids, an echo that drops what it can't spell), the messages behind
@@ -25,7 +27,7 @@ def added(forest: Forest, n: int) -> tuple[Message, ...]:
     return call.messages[_common(parent.messages, call.messages) :]
 
 
-def _common(one: tuple[Message, ...], other: tuple[Message, ...]) -> int:
+def _common(one: Sequence[Message], other: Sequence[Message]) -> int:
     same = 0
     while same < min(len(one), len(other)) and one[same].digest == other[same].digest:
         same += 1

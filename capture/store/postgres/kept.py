@@ -18,7 +18,7 @@ with sort "value" (the value itself), "content" or "chain" (null for []).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -38,7 +38,7 @@ class Chain(msgspec.Struct, frozen=True):
     """A list as stored: the digest of each prefix, the first ones first; its raw elements, and their digests."""
 
     links: list[bytes]
-    elements: list[bytes]
+    elements: Sequence[bytes]
     names: list[bytes]
 
     @property
@@ -77,7 +77,7 @@ class Kept:
         self.used.setdefault(rollout, set()).add(name)
         return name
 
-    def put_chain(self, rollout: str, elements: list[bytes], *, names: list[bytes] | None = None) -> Chain:
+    def put_chain(self, rollout: str, elements: Sequence[bytes], *, names: list[bytes] | None = None) -> Chain:
         """Want a list of raw elements stored; `names` are their digests, where known."""
         names = [digest(element) for element in elements] if names is None else names
         links: list[bytes] = []

@@ -11,7 +11,8 @@ from capture import rawjson
 from capture.dialects import chat
 from capture.dialects import elements as elements_module
 from capture.dialects.chat import Chat
-from capture.dialects.elements import Element, Elements, Said, fetched, suspects
+from capture.dialects.elements import Elements, fetched, suspects
+from capture.dialects.said import Element
 from capture.errors import ClientError
 from capture.store import contents
 from graph import messages as canonical
@@ -202,20 +203,12 @@ def said(*texts: str) -> bytes:
     return body(messages=[{"role": "user", "content": text} for text in texts], n=1)
 
 
-def hear(elements: Elements, *texts: str) -> tuple[Element, ...]:
-    """Read a list twice: one that is new all through is not kept yet."""
-    listed = rawjson.split(said(*texts))["messages"]
-    before = len(elements._lists)
-    assert elements.maybe_messages(listed)
-    assert len(elements._lists) <= before
-    return elements.maybe_messages(listed) or ()
-
-
 @pytest.mark.usefixtures("long_from_the_first_byte")
 def test_only_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     elements = Elements()
     assert elements.maybe_begun(said("a", "b")) is None
-    first = hear(elements, "a", "b")
+    first = elements.maybe_messages(rawjson.split(said("a", "b"))["messages"])
+    assert first is not None
     new: list[bytes] = []
     real = elements._read
 
@@ -229,166 +222,62 @@ def test_only_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     fields, read = found
     assert fields == rawjson.split(said("a", "b", "c"))
     assert list(fields) == list(rawjson.split(said("a", "b", "c")))
-    assert (read[0], read[1], len(read)) == (first[0], first[1], 3)
+    assert (len(read), len(read.names), len(read.raws), len(read.messages)) == (3, 3, 3, 3)
     assert new == [raw({"role": "user", "content": "c"})]
+    assert (read[0], read[1]) == (first[0], first[1])
     # What grew is known from now on, and no more what it grew from.
     assert elements.maybe_begun(said("a", "b", "c")) == found
     assert elements.maybe_begun(said("a", "b")) is None
 
 
 @pytest.mark.usefixtures("long_from_the_first_byte")
-def test_a_list_is_known_as_long_as_its_messages_are_kept() -> None:
-    one = raw({"role": "user", "content": "a"})
-    at = 0.0
-    elements = Elements(kept_bytes=2 * elements_module._cost(one), now=lambda: at)
-    hear(elements, "a")
-    assert elements.maybe_begun(said("a")) is not None
-    # Another takes its room.
-    elements.maybe_messages(raw([{"role": "user", "content": "x" * 400}]))
-    at += elements_module.TOUCHED_S
-    assert elements.maybe_begun(said("a")) is None
-    assert elements.maybe_begun(said("x" * 400)) is None
-    assert not elements._lists
-
-
-@pytest.mark.usefixtures("long_from_the_first_byte")
-def test_a_message_that_is_used_so_is_not_the_longest_unused() -> None:
-    a, b = (raw({"role": "user", "content": name}) for name in "ab")
-    at = 0.0
-    elements = Elements(kept_bytes=2 * elements_module._cost(a), now=lambda: at)
-    hear(elements, "a")
-    hear(elements, "b")
-    at += elements_module.TOUCHED_S
-    assert elements.maybe_begun(said("a")) is not None
-    assert list(elements._kept) == [b, a]
-
-
-@pytest.mark.usefixtures("long_from_the_first_byte")
-def test_one_that_was_used_just_now_is_not_told_again_but_once_in_every_while() -> None:
-    a, b = (raw({"role": "user", "content": name}) for name in "ab")
-    at = 0.0
-    elements = Elements(now=lambda: at)
-    at = 1.0
-    hear(elements, "a")
-    hear(elements, "b")
-    for _ in range(4):
-        at += 1.0
-        assert elements.maybe_begun(said("a")) is not None
-        assert list(elements._kept) == [a, b]
-    at += 1.0
-    assert elements.maybe_begun(said("a")) is not None
-    assert list(elements._kept) == [b, a]
-    # Told a moment before the look, and used a moment after: that counts for the next look.
-    at = 29.9
+def test_a_list_is_known_when_its_messages_are_not_kept_any_more() -> None:
+    elements = Elements(kept_bytes=0)
     elements.maybe_messages(rawjson.split(said("a", "b"))["messages"])
-    assert elements.maybe_begun(said("a", "b")) is not None
-    at = 30.1
-    elements.maybe_messages(b"[]")
-    assert list(elements._kept) == [a, b, b""]
-    at = 30.2
-    assert elements.maybe_begun(said("a", "b")) is not None
-    assert list(elements._kept) == [b"", a, b]
-    at = 60.2
-    elements.maybe_messages(b"[]")
-    assert elements.maybe_begun(said("a", "b")) is not None
+    assert not elements._kept
+    found = elements.maybe_begun(said("a", "b", "c"))
+    assert found is not None
+    whole = Elements().maybe_messages(found[0]["messages"])
+    assert whole is not None
+    assert found[1].heard == whole.heard
+    assert (found[1].raws, found[1].messages, found[1]) == (whole.raws, whole.messages, whole)
 
 
 @pytest.mark.usefixtures("long_from_the_first_byte")
-def test_the_lists_room_is_bounded_and_the_least_recently_used_goes_first() -> None:
-    room = 2 * (2 * len(rawjson.split(said("a"))["messages"]) + elements_module.EACH_BYTES)
-    elements = Elements(list_bytes=room)
-    for text in "abc":
-        hear(elements, text)
-    assert [elements.maybe_begun(said(text)) is not None for text in "abc"] == [False, True, True]
-    assert elements.maybe_begun(said("b")) is not None
-    elements.maybe_messages(rawjson.split(said("a"))["messages"])
-    assert [elements.maybe_begun(said(text)) is not None for text in "abc"] == [True, True, False]
-    # One that is larger than all the room is not kept, and takes none.
-    hear(elements, "x" * room)
-    assert (elements._lists, elements._list_room) == ([], room)
+def test_a_request_is_held_up_to_those_of_its_own_rollout() -> None:
+    elements = Elements()
+    elements.maybe_messages(rawjson.split(said("a"))["messages"], rollout="one")
+    assert elements.maybe_begun(said("a", "b"), rollout="other") is None
+    assert elements.maybe_begun(said("a", "b"), rollout="one") is not None
 
 
 @pytest.mark.usefixtures("long_from_the_first_byte")
-def test_a_list_goes_with_its_messages_when_it_is_not_used_for_a_while() -> None:
+def test_lists_go_when_they_are_not_used_for_a_while() -> None:
     at = 0.0
     elements = Elements(now=lambda: at)
-    room = elements._list_room
-    for text in "ab":
-        hear(elements, text)
-    for _ in range(2):
+    for name in "ab":
+        elements.maybe_messages(rawjson.split(said(name))["messages"], rollout=name)
+    for _ in range(3):
         at += 31.0
-        assert elements.maybe_begun(said("a")) is not None
-        elements.maybe_messages(b"[]")
-    assert elements.maybe_begun(said("b")) is None
-    at += 31.0
-    elements.maybe_messages(b"[]")
-    at += 31.0
-    elements.maybe_messages(b"[]")
-    assert (elements._lists, elements._list_room) == ([], room)
+        assert elements.maybe_begun(said("a"), rollout="a") is not None
+    assert elements.maybe_begun(said("b"), rollout="b") is None
 
 
 @pytest.mark.usefixtures("long_from_the_first_byte")
-def test_texts_go_before_any_list_does_and_are_taken_again_by_what_goes_on() -> None:
-    cost = 2 * len(rawjson.split(said("a"))["messages"]) + elements_module.EACH_BYTES
-    elements = Elements(list_bytes=3 * cost)
-
-    def texts() -> list[bool]:
-        return [one.text.text is not None for one in elements._lists]
-
-    hear(elements, "a")
-    hear(elements, "b")
-    assert texts() == [True, True]
-    hear(elements, "c")
-    assert texts() == [False, False, False]
-    assert elements._list_room == 0
-    # Known again by their hashes alone.
-    for text in "abc":
-        assert elements.maybe_begun(said(text)) is not None
-    elements._let_go(elements._lists[1:])
-    assert elements.maybe_begun(said("c")) is not None
-    assert texts() == [True]
-    elements._let_go(elements._lists[:])
-    assert elements._list_room == 3 * cost
-
-
-@given(st.lists(messages, max_size=3), st.lists(messages, max_size=3))
-def test_what_is_asked_of_all_is_what_each_says(first: list[Any], more: list[Any]) -> None:
+def test_the_text_of_a_list_is_kept_when_it_is_no_longer_new() -> None:
     elements = Elements()
-    one, other = (elements.maybe_messages(raw(part)) for part in (first, more))
-    assert one is not None
-    assert other is not None
-    whole = elements.maybe_messages(raw([*first, *more]))
-    grown = Said(other, before=one)
-    for said_ in (whole, grown):
-        assert said_ is not None
-        assert tuple(said_) == (*one, *other)
-        assert said_.raws == [element.raw for element in said_]
-        assert said_.names == [element.name for element in said_]
-        assert said_.messages == tuple(element.message for element in said_)
-        assert said_.values == b"".join(element.value for element in said_)
-        assert said_.fetches == any(element.fetched for element in said_)
-        assert said_.suspect == any(element.suspect for element in said_)
-
-
-def test_one_of_all_is_enough() -> None:
-    plain = raw([{"role": "user", "content": "a"}])
-    fetching = raw([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}])
-    suspect = raw([{"role": "user", "content": SECRET}])
-    one, two, three = (Elements().maybe_messages(part) for part in (plain, fetching, suspect))
-    assert one is not None
-    for before, new in ((one, two), (two, one)):
-        assert new is not None
-        assert (Said(new, before=before).fetches, Said(new, before=before).suspect) == (True, False)
-    for before, new in ((one, three), (three, one)):
-        assert new is not None
-        assert (Said(new, before=before).fetches, Said(new, before=before).suspect) == (False, True)
-    assert (one.fetches, one.suspect) == (False, False)
+    listed = rawjson.split(said("a"))["messages"]
+    for texts in (0, 1):
+        elements.maybe_messages(listed)
+        assert len(elements._lists._texts) == texts
+    assert elements.maybe_begun(said("a", "b")) is not None
+    assert len(elements._lists._texts) == 1
 
 
 def test_short_ones_are_not() -> None:
     elements = Elements()
-    hear(elements, "a")
-    assert not elements._lists
+    elements.maybe_messages(rawjson.split(said("a"))["messages"])
+    assert not len(elements._lists)
 
 
 def read_by(elements: Elements, monkeypatch: pytest.MonkeyPatch, data: bytes) -> Any:
@@ -426,17 +315,18 @@ def requests(draw: st.DrawFn) -> list[bytes]:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(requests(), st.lists(st.booleans(), min_size=15, max_size=15))
+@given(requests(), st.lists(st.booleans(), min_size=15, max_size=15), st.booleans())
 @pytest.mark.usefixtures("long_from_the_first_byte")
 def test_what_was_heard_before_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch, made: list[bytes], kept: list[bool]
+    monkeypatch: pytest.MonkeyPatch, made: list[bytes], kept: list[bool], forgetful: bool
 ) -> None:
-    """Nor does it whether texts of lists are kept."""
-    elements = Elements()
+    """Nor does it whether texts of lists are kept, nor whether messages are."""
+    elements = Elements(kept_bytes=0) if forgetful else Elements()
+    lists, room = elements._lists, elements._lists._room
     for data, keeps in zip([one for one in made for _ in range(3)], kept, strict=False):
         assert read_by(elements, monkeypatch, data) == read_by(Elements(), monkeypatch, data)
-        for listed in elements._lists if not keeps else ():
-            elements._list_room += listed.text.kept_bytes
-            listed.text.text = None
-    elements._let_go(elements._lists[:])
-    assert elements._list_room == elements_module.LIST_BYTES
+        for of in lists._of.values() if not keeps else ():
+            for listed in of.lists:
+                lists._texts.let_go(listed.text)
+    lists.sweep(float("inf"))
+    assert (lists._room, len(lists._texts)) == (room, 0)

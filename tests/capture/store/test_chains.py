@@ -82,17 +82,22 @@ def test_what_is_remembered_of_another_file_is_found_out():
         assert chains.get(other, last) == [b"1", b"2", b"3"]
 
 
+def link(end: int) -> bytes:
+    return chains.digest(b"link %d" % end)
+
+
 def kept(lists: chains._Lists, rollout: int, *ends: int) -> chains.Chain:
     """A list of as many elements as the last end says, with a link up to each."""
-    chain = chains.Chain([], [b"%d" % n for n in range(ends[-1] if ends else 0)])
+    chain = chains.Chain([], [chains.digest(b"%d" % n) for n in range(ends[-1] if ends else 0)])
     chain.ends, chain.keys = array("q", ends), array("q", [100 + end for end in ends])
-    chain.links = [b"link %d" % end for end in ends]
+    chain.links = [link(end) for end in ends]
     lists.keep(rollout, chain)
     return chain
 
 
 def test_the_last_lists_are_forgotten_when_they_are_many():
-    lists = chains._Lists(most=5)
+    # 16 bytes a name, 32 a link.
+    lists = chains._Lists(kept_bytes=16 * 5 + 32 * 2)
     for rollout, length in ((1, 2), (2, 3), (1, 2), (3, 1)):
         kept(lists, rollout, length)
     assert {rollout for rollout, _ in lists._last} == {1, 3}
@@ -105,9 +110,9 @@ def test_the_last_lists_are_forgotten_when_they_are_many():
 def test_a_list_shares_the_links_that_it_has_in_common_with_the_last(names, links):
     lists = chains._Lists()
     kept(lists, 1, 1, 3, 4)
-    other = chains.Chain([], [name.encode() for name in names])
+    other = chains.Chain([], [chains.digest(name.encode()) for name in names])
     lists.fill(1, other)
-    assert (list(other.keys), other.links) == ([101, 103, 104][:links], [b"link 1", b"link 3", b"link 4"][:links])
+    assert (list(other.keys), other.links) == ([101, 103, 104][:links], [link(1), link(3), link(4)][:links])
     for rollout, sort in ((2, "messages"), (1, "sent messages")):
         lists.fill(rollout, unknown := chains.Chain([], other.names, sort=sort))
         assert unknown.known == 0
