@@ -252,6 +252,23 @@ def test_a_request_is_held_up_to_those_of_its_own_rollout() -> None:
 
 
 @pytest.mark.usefixtures("long_from_the_first_byte")
+def test_a_long_list_is_kept_by_its_first_messages_and_all_of_it_when_they_come_again() -> None:
+    elements = Elements()
+    texts = [*"abcdef", "my key is " + SECRET, "h"]
+    listed = rawjson.split(said(*texts))["messages"]
+    raws = rawjson.elements(listed)
+    for kept in (raws[: elements_module.LEAD], raws):
+        read = elements.maybe_messages(listed)
+        assert read is not None
+        assert list(elements._kept) == kept
+        assert list(read) == list(map(elements_module._read, raws))
+        assert [one.suspect for one in read] == [SECRET in text for text in texts]
+    again = elements.maybe_messages(listed)
+    assert again is not None
+    assert all(elements._kept[one.raw] is one for one in again)
+
+
+@pytest.mark.usefixtures("long_from_the_first_byte")
 def test_lists_go_when_they_are_not_used_for_a_while() -> None:
     at = 0.0
     elements = Elements(now=lambda: at)
