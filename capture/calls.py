@@ -282,7 +282,7 @@ class Calls:
         try:
             draft.engines = self._order(live)
             engine = draft.engines[0]
-            draft.admitted = await aside(len(draft.body), lambda: self._admitted(draft, engine))
+            draft.admitted = await aside(draft.size, lambda: self._admitted(draft, engine))
         except asyncio.CancelledError:
             # The agent hung up meanwhile: nothing was sent, but the call has its number and its place.
             self._given_up(draft)
@@ -389,7 +389,7 @@ class Calls:
             return False
         engine.refused |= named
         self._notice(draft, "injection_refused", {"engine": engine.name, "fields": sorted(named)})
-        draft.admitted = await aside(len(draft.body), lambda: self._admitted(draft, engine))
+        draft.admitted = await aside(draft.size, lambda: self._admitted(draft, engine))
         return True
 
     def _admitted(self, draft: Draft, engine: Engine) -> admission.Admitted:
@@ -507,7 +507,7 @@ class Calls:
         records = draft.records(ended=ended, delivered=delivered, delta=delta)
         handed = time.monotonic()
         try:
-            await self._custody.finish(live.id, records, size=len(draft.body))
+            await self._custody.finish(live.id, records, size=draft.size)
             draft.behind_s = time.monotonic() - over
             self._metrics.committed(time.monotonic() - handed)
         except StoreError as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from capture import rawjson
 from capture.admission import Admitted
 from capture.dialects.base import Request, Translator
 from capture.engines.base import Choice, Reader
@@ -23,6 +24,11 @@ from graph.records import Call, Status, Weights
 
 if TYPE_CHECKING:
     from capture.passage import Passage
+
+
+SLIM_FROM = 128 << 10
+"""Bytes of a request from which its bodies are not kept while its reply comes: to put them together again takes some
+0.1 ms a megabyte."""
 
 
 class Draft:
@@ -50,7 +56,9 @@ class Draft:
         self.started_at = started_at
         self.start = start
         self.dialect = dialect
-        self.body = body
+        self._body: bytes | None = body
+        # Its bytes.
+        self.size = len(body)
         self.hints = hints
         self.request: Request | None = None
         self.admitted: Admitted | None = None
@@ -107,6 +115,32 @@ class Draft:
 
     def __repr__(self) -> str:
         return f"<Draft {self.n} {self.recorder.state if self.recorder else 'not sent'}>"
+
+    @property
+    def body(self) -> bytes:
+        """The request as it came; the same as JSON, once that was let go of."""
+        if self._body is not None:
+            return self._body
+        assert self.request is not None
+        return rawjson.join(self.request.fields if self.request.own is None else self.request.own.fields)
+
+    def slim(self) -> None:
+        """Let go of a long request's bodies, now that the engine has it: what they are put together from is kept.
+
+        Of an agent's 100,000 tokens each is half a megabyte, for as long as the engine writes.
+        """
+        if self._body is None or self.size < SLIM_FROM or self.parts() is None:
+            return
+        assert self.admitted is not None
+        self._body = None
+        self.admitted = msgspec.structs.replace(self.admitted, body=b"")
+
+    @property
+    def sent(self) -> bytes | None:
+        """What the engine was sent; None for a call that never left the line."""
+        if self.admitted is None or self.in_line:
+            return None
+        return self.admitted.body or rawjson.join(self.admitted.fields)
 
     @property
     def status(self) -> Status:
@@ -324,8 +358,7 @@ class Draft:
             request=self.body,
             parts=self.parts(),
             sent_parts=self.sent_parts(),
-            # One that never left the line was not sent.
-            sent=self.admitted.body if self.admitted and not self.in_line else None,
+            sent=self.sent,
             reply=reply,
             error=error,
             usage=msgspec.json.encode(reader.usage) if reader is not None and reader.usage is not None else None,

@@ -212,6 +212,7 @@ class Passage:
         recorder = self._recorder
         if recorder.state == "waiting":
             recorder.answered(answer.status)
+            self._draft.slim()
         response = None
         if self.said.head is None:
             headers = reply_headers(answer, as_came=self._as_came)

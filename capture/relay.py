@@ -36,6 +36,8 @@ async def serve(
             return response
         # What it is a retry of has nothing to give.
         draft = await calls.arrive(live, dialect, body, headers, target=target)
+    # It is the draft's, which lets go of it.
+    del body
     limit = calls.reserve(draft)
     if limit is None:
         to_engine = await calls.admit(draft, dialect, headers)

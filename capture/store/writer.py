@@ -486,6 +486,10 @@ class Writer:
 
     def _settle(self, ops: list[Op]) -> None:
         self._settled += len(ops)
+        for op in ops:
+            if not op.keep:
+                # Who may take it back holds it for as long as a call runs, and it holds the call's request.
+                op.work = None
         self._tell([(op.future, op.result, op.error) for op in ops if op.future is not None])
 
     def _abandon(self) -> None:

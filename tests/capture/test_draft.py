@@ -1,6 +1,7 @@
 """A call's record while it is being made."""
 
 import json
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,10 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from capture.admission import Admitted
+from capture.admission import Admitted, Rules, admit
 from capture.dialects.chat import Chat
 from capture.dialects.messages import Messages
-from capture.draft import Draft
+from capture.draft import SLIM_FROM, Draft
 from capture.engines.vllm import Vllm
 from capture.errors import EngineError
 from capture.recorder import Recorder
@@ -127,3 +128,42 @@ def test_a_translated_request_is_handed_over_as_it_was_taken_apart() -> None:
     # One that the long way read was not.
     made.request = msgspec.structs.replace(made.request, own=None)
     assert made.parts() is None
+
+
+HELLO = {"role": "user", "content": "Hello"}
+
+
+def long_draft(dialect: Any = Chat, **asked: Any) -> Draft:
+    """A draft of a long request, sent as admission has it."""
+    made = draft()
+    body = json.dumps({"model": "tiny", "max_tokens": 5, **asked, "messages": [HELLO] * (SLIM_FROM // 20)}).encode()
+    request = dialect().read(body)
+    made = Draft(live=made.live, n=4, arrived=7, started_at="t", start=0.0, dialect="chat", body=body, hints={})
+    made.request = request
+    made.translator = dialect().translator(request)
+    made.admitted = admit(request, Vllm(), Rules(), served=("m",), rollout="r", n=4)
+    return made
+
+
+@pytest.mark.parametrize("dialect", [Chat, Messages])
+def test_bodies_that_were_let_go_of_are_put_together_again(dialect: Any) -> None:
+    made = long_draft(dialect)
+    body, sent, parts, sent_parts = made.body, made.sent, made.parts(), made.sent_parts()
+    assert sent is not None
+    assert json.loads(sent) != json.loads(body)
+    gone = [sys.getrefcount(made.body), sys.getrefcount(made.admitted.body)]
+    made.slim()
+    made.slim()
+    assert [sys.getrefcount(body), sys.getrefcount(sent)] == [each - 1 for each in gone]
+    assert (json.loads(made.body), made.sent) == (json.loads(body), sent)
+    assert list(json.loads(made.body)) == list(json.loads(body))
+    assert (made.size, made.parts(), made.sent_parts()) == (len(body), parts, sent_parts)
+    made.in_line = True
+    assert made.sent is None
+
+
+def test_bodies_of_what_nobody_could_take_apart_are_kept() -> None:
+    for made in (long_draft(temperature=float("nan")), draft()):
+        body = made.body
+        made.slim()
+        assert made.body is body

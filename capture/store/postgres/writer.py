@@ -384,6 +384,9 @@ class Writer:
     def _settle(self, ops: Sequence[Op]) -> None:
         self._settled += len(ops)
         for op in ops:
+            if not op.keep:
+                # Who may take it back holds it for as long as a call runs, and it holds the call's request.
+                op.what = None
             if op.future is None or op.future.done():
                 continue
             if op.error is None:

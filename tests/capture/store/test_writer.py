@@ -332,6 +332,14 @@ async def test_a_start_that_an_end_makes_needless_is_never_made(writer):
     assert (made, await values(writer)) == ([], [2])
 
 
+async def test_what_a_write_holds_is_let_go_of_when_it_is_committed(writer):
+    """Who may take it back holds it for as long as the call runs."""
+    start, deferred = writer.defer_start(lambda: insert(1)), writer.defer(insert(2))
+    await writer.settle()
+    assert (start.work, deferred.work) == (None, None)
+    assert await values(writer) == [1, 2]
+
+
 async def test_a_start_goes_before_all_that_is_handed_over_later_but_ends(writer):
     writer.defer_start(lambda: insert(1))
     await writer.run(insert(2), ends=True)

@@ -62,6 +62,18 @@ def test_there_is_a_postgresql():
     assert missing() is None
 
 
+async def test_what_a_write_holds_is_let_go_of_when_it_is_committed(postgres):
+    """Who may take it back holds it for as long as the call runs, and it holds the call's request."""
+    store = await opened(DatabasePlace(await postgres.database()))
+    await store.add([entry("r")])
+    store.begin("r", call(0, BODY), BODY)
+    (begun,) = store._begun.values()
+    assert begun.what is not None
+    assert await store.running() == [("r", 0)]
+    assert begun.what is None
+    await store.close()
+
+
 # -- killed
 
 
