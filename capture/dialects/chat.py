@@ -225,11 +225,6 @@ class Chat:
         return "text/event-stream; charset=utf-8", b"".join(sse.encode(event) for event in events)
 
 
-def read_messages(raw: bytes) -> Said | None:
-    """Read a list of messages; None where strict JSON can't read it, or it is no list."""
-    return _elements.maybe_messages(raw)
-
-
 def _check(fields: Mapping[str, bytes]) -> None:
     """Raise `ClientError` for a field that Treering must understand and can't."""
     if "messages" not in fields:

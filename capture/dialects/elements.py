@@ -181,7 +181,7 @@ class Elements:
             deque(map(self._kept.move_to_end, map(_RAW, found)), maxlen=0)
         if len(found) == len(raws):
             return tuple(found), 0
-        fresh = {one: _read(one) for known, one in zip(kept, raws, strict=True) if known is None}
+        fresh = {one: read(one) for known, one in zip(kept, raws, strict=True) if known is None}
         self._keep(fresh)
         return tuple([known or fresh[one] for known, one in zip(kept, raws, strict=True)]), len(fresh)
 
@@ -234,8 +234,8 @@ class Elements:
         return raw
 
 
-def _read(raw: bytes) -> Element:
-    """Read one message. Raises `msgspec.MsgspecError` and others for what strict JSON can't read."""
+def read(raw: bytes) -> Element:
+    """Read one message; nothing of it is kept. Raises `msgspec.MsgspecError` and others where strict JSON can't."""
     return _element(raw, msgspec.json.decode(raw), suspect=_is_suspect(raw))
 
 

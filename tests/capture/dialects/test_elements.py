@@ -261,7 +261,7 @@ def test_a_long_list_is_kept_by_its_first_messages_and_all_of_it_when_they_come_
         read = elements.maybe_messages(listed)
         assert read is not None
         assert list(elements._kept) == kept
-        assert list(read) == list(map(elements_module._read, raws))
+        assert list(read) == list(map(elements_module.read, raws))
         assert [one.suspect for one in read] == [SECRET in text for text in texts]
     again = elements.maybe_messages(listed)
     assert again is not None
