@@ -30,7 +30,8 @@ import numpy as np
 from benchmarks import store_kill
 from benchmarks.report import percentile
 from capture import clock
-from capture.store import contents, open_store
+from capture.digests import Digests, digest
+from capture.store import open_store
 from capture.store.base import Delta, Durability, Entry, Exchange, Parts, Record, Registration, Store
 from capture.store.bodies import array, whole
 from graph.messages import from_chat
@@ -197,7 +198,7 @@ async def _talk(
         for role in ("assistant", "user")[turn == 0 :]:
             form = {"role": role, "content": "".join(draw.choices("abcdefghij klmnop", k=REPLY))}
             elements.append(json.dumps(form).encode())
-            names.append(contents.digest(elements[-1]))
+            names.append(digest(elements[-1]))
             messages = (*messages, from_chat(form))
         prompt = np.concatenate([ids, np.arange(TURN_TOKENS, dtype=np.int32) + 1000 * turn])
         sampled = np.arange(SAMPLED, dtype=np.int32) + turn
@@ -207,7 +208,7 @@ async def _talk(
             assert given is not None
             n, arrived = given.n, given.arrived
         fields = {"model": b'"m"', "messages": array(elements), "seed": b"7"}
-        parts = Parts(fields=fields, elements=list(elements), names=list(names), messages=messages, sent=fields)
+        parts = Parts(fields=fields, elements=list(elements), names=Digests.of(names), messages=messages, sent=fields)
         body = whole(fields)
         running = Call(n=n, status="running", arrived=arrived, messages=messages, started_at=now)
         store.begin(name, running, body, parts=parts)
@@ -230,8 +231,8 @@ def _entry(name: str, now: str) -> Entry:
     return Entry(
         rollout=Rollout(id=name, created_at=now),
         registration=Registration(),
-        secret=contents.digest(name.encode()),
-        tools_secret=contents.digest(b"tools" + name.encode()),
+        secret=digest(name.encode()),
+        tools_secret=digest(b"tools" + name.encode()),
     )
 
 

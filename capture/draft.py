@@ -321,7 +321,7 @@ class Draft:
         return Parts(
             fields=request.fields,
             elements=request.elements.raws,
-            names=request.elements.names,
+            names=request.elements.heard.names,
             messages=request.messages,
             sent=self.admitted.fields if self.admitted is not None else None,
         )
@@ -339,7 +339,7 @@ class Draft:
         return Parts(
             fields=admitted.fields,
             elements=request.elements.raws,
-            names=request.elements.names,
+            names=request.elements.heard.names,
             messages=request.messages,
         )
 

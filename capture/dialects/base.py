@@ -17,6 +17,7 @@ import msgspec
 
 from capture import sse
 from capture.dialects.said import Said
+from capture.digests import Digests
 from capture.errors import TreeringError
 from graph.records import Message
 
@@ -65,7 +66,7 @@ class Own(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     # The list's raw elements, and the digest of each (`capture.store.contents`).
     elements: list[bytes]
-    names: list[bytes]
+    names: Digests
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,6 @@ that is 0.1 ms in place of 0.7, and of 5 where the messages are not kept.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections import OrderedDict, deque
@@ -30,7 +29,8 @@ import msgspec
 
 from capture import keys, rawjson
 from capture.dialects.lists import Lists
-from capture.dialects.said import DIGEST_BYTES, Before, Element, Said
+from capture.dialects.said import Before, Element, Said
+from capture.digests import digest
 from graph import messages as canonical
 from graph.records import Message
 
@@ -291,11 +291,6 @@ def suspects(fields: Mapping[str, bytes], said: Said | None, body: bytes) -> byt
     if said is None or said.heard.suspect:
         return body
     return rawjson.join({name: raw for name, raw in fields.items() if name != "messages"})
-
-
-def digest(data: bytes) -> bytes:
-    """Return 16 bytes of BLAKE2b."""
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 def fetched(message: Any) -> str | None:

@@ -22,6 +22,7 @@ from capture.dialects.gemini_repeats import READ_APART, maybe_apart
 from capture.dialects.gemini_reply import Form, GeminiTranslator
 from capture.dialects.gemini_request import chat_request, shows_thoughts
 from capture.dialects.repeats import UNTRANSLATED, body_digest, value_digest
+from capture.digests import Digests
 from capture.errors import TreeringError
 
 _chat = Chat()
@@ -97,7 +98,7 @@ def _maybe_read_apart(body: bytes, target: Target) -> Request | None:
         fields=fields,
         key="contents",
         elements=[piece.raw for piece in apart.contents],
-        names=[piece.name for piece in apart.contents],
+        names=Digests.of([piece.name for piece in apart.contents]),
     )
     request = _chat.read_fields(chats, elements=apart.elements)
     digest = body_digest([target.model, rest.fields], others, [piece.value for piece in apart.contents])

@@ -4,7 +4,7 @@ Rules
 1. A list is kept under its rollout, the last few of each: its main conversation's, and those of subagents beside it.
    A request is held up to those alone, however many others there are.
 2. What is kept is by what its text is known again (`capture.beginnings`) and what is asked of all messages at once
-   (`capture.dialects.said.Heard`): some 40 bytes a message, so thousands of long conversations have room.
+   (`capture.dialects.said.Heard`): some 35 bytes a message, so thousands of long conversations have room.
 3. Texts are kept beside, of those lists that were used last: to compare takes a tenth of the time that hashing takes.
    They go before any list does.
 """
@@ -39,15 +39,16 @@ EACH_BYTES = 700
 
 
 class Listed(NamedTuple):
-    """A list of messages: its text inside the brackets, and what they say."""
+    """A list of messages: its text inside the brackets, and what they say; what both take, without the text itself."""
 
     text: Beginning
     heard: Heard
+    cost: int
 
-    @property
-    def cost(self) -> int:
-        """Bytes that it takes, without its text."""
-        return len(self.heard.names) + len(self.heard.values) + 40 * len(self.text.hashes) + EACH_BYTES
+    @classmethod
+    def of(cls, text: Beginning, heard: Heard) -> Listed:
+        """Return a list."""
+        return cls(text, heard, len(heard.names.data) + len(heard.values) + 40 * len(text.hashes) + EACH_BYTES)
 
 
 class _Of:
@@ -86,16 +87,21 @@ class Lists:
     ) -> None:
         """Keep a list, `raw` with its brackets, in place of the one that it goes on from; its `text` too."""
         known = beginning(raw, 1, len(raw) - 1, None if before is None else before.text)
-        listed = Listed(known, heard)
+        listed = Listed.of(known, heard)
         with self._lock:
-            of = self._of.setdefault(rollout, _Of())
+            of = self._of.get(rollout)
+            if of is None:
+                of = self._of[rollout] = _Of()
             of.used = now
             self._of.move_to_end(rollout)
-            # Another request may have gone on from the same one meanwhile.
-            self._let_go(of, [one for one in of.lists if one is before])
-            of.lists.insert(0, listed)
+            # Another request may have gone on from the same one meanwhile, and so it is gone.
+            gone = [one for one in of.lists if one is before]
+            of.lists = [listed, *[one for one in of.lists if one is not before]]
             self._room -= listed.cost
-            self._let_go(of, of.lists[MOST:])
+            if len(of.lists) > MOST:
+                gone += of.lists[MOST:]
+                del of.lists[MOST:]
+            self._forget(gone)
             if text:
                 self._texts.keep(known, raw, 1)
             while self._room < 0:
@@ -115,11 +121,9 @@ class Lists:
                     self._texts.let_go(one.text)
 
     def _drop(self, rollout: str) -> None:
-        of = self._of.pop(rollout)
-        self._let_go(of, of.lists[:])
+        self._forget(self._of.pop(rollout).lists)
 
-    def _let_go(self, of: _Of, lists: Sequence[Listed]) -> None:
+    def _forget(self, lists: Sequence[Listed]) -> None:
         for listed in lists:
             self._texts.let_go(listed.text)
-            of.lists = [one for one in of.lists if one is not listed]
             self._room += listed.cost

@@ -35,6 +35,7 @@ from capture.dialects.repeats import (
     unit_of,
     value_digest,
 )
+from capture.digests import Digests
 from capture.errors import TreeringError
 
 _chat = Chat()
@@ -120,7 +121,7 @@ def _maybe_read_apart(body: bytes, *, streamed: bool | None, counting: bool) -> 
     streamed = field.flag(rest, "stream", "") if streamed is None else streamed
     chat, repairs = chat_request(rest, streamed=streamed, counting=counting, known=known)
     digest = body_digest(rest, {name: piece.value for name, piece in apart.items()}, [piece.value for piece in pieces])
-    names = [piece.name for piece in pieces]
+    names = Digests.of([piece.name for piece in pieces])
     return msgspec.structs.replace(
         _chat.read_fields({name: _raw(value) for name, value in chat.items()}, elements=elements),
         asked=Asked(usage=streamed),

@@ -23,8 +23,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from capture.dialects.elements import LARGE, UNUSED_S, digest, read
+from capture.dialects.elements import LARGE, UNUSED_S, read
 from capture.dialects.said import Element
+from capture.digests import digest
 from capture.errors import ClientError
 
 KEPT_BYTES = 48 << 20

@@ -33,6 +33,7 @@ from capture.dialects.responses_repeats import READ_APART, maybe_apart
 from capture.dialects.responses_tables import IGNORED, MAPPED, MISPLACED, REFUSED
 from capture.dialects.responses_tools import Tools
 from capture.dialects.said import Element
+from capture.digests import Digests
 from capture.errors import ClientError, TreeringError
 
 LOGPROBS = "message.output_text.logprobs"
@@ -79,7 +80,7 @@ class Responses:
             fields=fields,
             key="input",
             elements=[piece.raw for piece in apart.items],
-            names=[piece.name for piece in apart.items],
+            names=Digests.of([piece.name for piece in apart.items]),
         )
         others = {name: piece.value for name, piece in apart.others.items()}
         tools, said = apart.tools, apart.messages

@@ -13,19 +13,17 @@ from typing import Generic, NamedTuple, TypeVar, overload
 
 import msgspec
 
+from capture.digests import Digests
 from graph.records import Message
 
 Item = TypeVar("Item")
-
-DIGEST_BYTES = 16
-"""Of a name and of a value; a name is that of `capture.store.contents`."""
 
 
 class Element(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One message as it came, and what is to be known of it."""
 
     raw: bytes
-    # The digest of `raw`.
+    # The digest of `raw`, as `capture.store.contents` has it.
     name: bytes
     # The digest of its value, whatever its order of keys.
     value: bytes
@@ -43,8 +41,8 @@ _FETCHED, _SUSPECT = attrgetter("fetched"), attrgetter("suspect")
 class Heard(NamedTuple):
     """What is asked of all messages of a list, without the messages."""
 
-    # Digests, one behind the other.
-    names: bytes = b""
+    names: Digests = Digests()
+    # Digests too, that nobody asks for one by one.
     values: bytes = b""
     # Whether any names a medium that an engine would have to fetch, and any is suspect.
     fetches: bool = False
@@ -53,7 +51,7 @@ class Heard(NamedTuple):
     def more(self, new: Sequence[Element]) -> Heard:
         """Return the same with messages behind them."""
         return Heard(
-            b"".join((self.names, *map(_NAME, new))),
+            Digests.of((self.names.data, *map(_NAME, new))),
             b"".join((self.values, *map(_VALUE, new))),
             self.fetches or any(map(_FETCHED, new)),
             self.suspect or any(map(_SUSPECT, new)),
@@ -139,17 +137,11 @@ class Said(Column[Element]):
             self.heard = NOTHING.more(fresh)
             return
         heard, raws, read = before
-        count = len(heard.names) // DIGEST_BYTES
+        count = len(heard.names)
         super().__init__(count, fresh, lambda: read(raws()))
         self.raws = Column(count, new_raws, raws)
         self.messages = Column(count, new_messages, lambda: tuple(map(_MESSAGE, read(raws()))))
         self.heard = heard.more(fresh)
-
-    @property
-    def names(self) -> list[bytes]:
-        """The digests of `raws`."""
-        names = self.heard.names
-        return [names[at : at + DIGEST_BYTES] for at in range(0, len(names), DIGEST_BYTES)]
 
 
 NOTHING = Heard()

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from capture.digests import Digests
 from capture.store.base import Exchange, Parts
 from capture.store.canonical import Canonical
 from graph.records import Message
@@ -34,7 +35,7 @@ class PackedParts(msgspec.Struct, array_like=True, frozen=True):
 
     fields: dict[str, Piece]
     elements: list[Piece]
-    names: list[bytes]
+    names: bytes
     # Pieces of what the engine was sent.
     sent: dict[str, Piece] | None
     key: str
@@ -109,7 +110,7 @@ def pack_parts(parts: Parts | None, body: bytes | None, sent: bytes | None = Non
     return PackedParts(
         fields,
         elements,
-        parts.names,
+        parts.names.data,
         None if parts.sent is None else _Cutter(sent).fields(parts.sent),
         parts.key,
         bool(parts.messages),
@@ -123,8 +124,9 @@ def parts(
     if packed is None:
         return None
     elements = [_value(piece, body) for piece in packed.elements]
+    names = Digests(packed.names)
     messages: list[Message] = []
-    for name, raw in zip(packed.names, elements, strict=True) if packed.is_chat else ():
+    for name, raw in zip(names, elements, strict=True) if packed.is_chat else ():
         message = canonical.read(name, raw)
         if message is None:
             raise ValueError("an element of a request has no canonical form")
@@ -132,7 +134,7 @@ def parts(
     return Parts(
         fields={name: _value(piece, body) for name, piece in packed.fields.items()},
         elements=elements,
-        names=packed.names,
+        names=names,
         messages=tuple(messages),
         sent=None if packed.sent is None else {name: _value(piece, sent) for name, piece in packed.sent.items()},
         key=packed.key,

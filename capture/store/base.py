@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from capture.digests import Digests
 from capture.store.summary import Look, Overview, Sheet, Summary
 from graph.records import Call, FloatArray, IntArray, Message, Notice, Rollout, Stop
 
@@ -58,9 +59,9 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
     # Top-level keys in order, values as raw JSON.
     fields: dict[str, bytes]
-    # The raw elements of `fields[key]`, and the digest of each (`store.contents.digest`).
+    # The raw elements of `fields[key]`, and the digest of each (`capture.digests.digest`).
     elements: Sequence[bytes]
-    names: list[bytes]
+    names: Digests
     # The same in canonical form; of another dialect than chat they have none.
     messages: Sequence[Message]
     # As `fields`, of what the engine got.

@@ -35,8 +35,8 @@ from typing import NamedTuple
 
 import apsw
 
+from capture.digests import DIGEST_BYTES, Digests, digest
 from capture.store import bodies, contents, query
-from capture.store.contents import DIGEST_BYTES, digest
 
 KEPT_BYTES = 8 << 20
 """Of the last lists that are kept, 16 a message and 32 a link: of some four hundred conversations of 400 messages."""
@@ -69,7 +69,7 @@ class Chain:
 
     __slots__ = ("elements", "ends", "keys", "last", "links", "names", "new", "sort")
 
-    def __init__(self, elements: Sequence[bytes], names: list[bytes], *, sort: str = "messages") -> None:
+    def __init__(self, elements: Sequence[bytes], names: Digests, *, sort: str = "messages") -> None:
         """`sort`: which of its rollout's lists it goes on from."""
         self.elements = elements
         self.names = names
@@ -104,17 +104,17 @@ class Piece(NamedTuple):
 
 
 class _Last(NamedTuple):
-    """A list that is written, without its elements; digests one behind the other."""
+    """A list that is written, without its elements."""
 
-    names: bytes
+    names: Digests
     ends: array[int]
     keys: array[int]
-    links: bytes
+    links: Digests
 
     @property
     def size(self) -> int:
         """Bytes that it takes, but for the objects."""
-        return len(self.names) + len(self.links) + 16 * len(self.ends)
+        return len(self.names.data) + len(self.links.data) + 16 * len(self.ends)
 
 
 class _Lists:
@@ -130,13 +130,13 @@ class _Lists:
         with self._lock:
             last = self._last.get((rollout, chain.sort))
         if last is not None:
-            links = bisect_right(last.ends, _shared(last.names, b"".join(chain.names)))
+            links = bisect_right(last.ends, _shared(last.names.data, chain.names.data))
             chain.ends, chain.keys = last.ends[:links], last.keys[:links]
-            chain.links = [last.links[at : at + DIGEST_BYTES] for at in range(0, links * DIGEST_BYTES, DIGEST_BYTES)]
+            chain.links = last.links[:links]
 
     def keep(self, rollout: int, chain: Chain) -> None:
         """Remember a list that is written, but for its elements."""
-        kept = _Last(b"".join(chain.names), chain.ends, chain.keys, b"".join(chain.links))
+        kept = _Last(chain.names, chain.ends, chain.keys, Digests.of(chain.links))
         with self._lock:
             if (before := self._last.pop((rollout, chain.sort), None)) is not None:
                 self._room += before.size
@@ -219,7 +219,7 @@ def _segments(chain: Chain, first: int) -> list[Piece]:
     for end, element in enumerate(chain.elements[first:], start=first + 1):
         size += len(element)
         if size >= SEGMENT_SIZE or end == len(chain.elements):
-            pieces.append(Piece(digest(b"".join(chain.names[first:end])), end))
+            pieces.append(Piece(digest(chain.names.data[first * DIGEST_BYTES : end * DIGEST_BYTES]), end))
             first, size = end, 0
     return pieces
 
@@ -291,9 +291,9 @@ def put_chain(db: apsw.Connection, rollout: int, chain: Chain) -> None:
     write(db, rollout, chain, keys)
 
 
-def put(db: apsw.Connection, rollout: int, elements: list[bytes], *, names: list[bytes] | None = None) -> Chain:
+def put(db: apsw.Connection, rollout: int, elements: list[bytes], *, names: Digests | None = None) -> Chain:
     """Store a list of raw elements; `names` are their digests, where known."""
-    chain = Chain(elements, [digest(element) for element in elements] if names is None else names)
+    chain = Chain(elements, Digests.of(map(digest, elements)) if names is None else names)
     put_chain(db, rollout, chain)
     return chain
 

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import apsw
 
+from capture.digests import digest
 from capture.errors import StoreError, TreeringError
 from capture.store import chains, contents, exchanges, migrations, query, reads, rows
 from capture.store.base import FORMAT_VERSION
@@ -165,13 +166,13 @@ class _Look:
             self.n_contents += 1
             try:
                 if packed == "list":
-                    whole = b"".join([contents.digest(element) for element in chains.added(packed, data)])
+                    whole = b"".join([digest(element) for element in chains.added(packed, data)])
                 else:
                     whole = contents.unpack(packed, data)
             except Exception as error:  # noqa: BLE001 - damaged bytes make zlib raise what it likes
                 yield Fault(code="content_damaged", message=f"content {key} can't be unpacked: {error}")
                 continue
-            if contents.digest(whole) != name:
+            if digest(whole) != name:
                 yield Fault(code="content_damaged", message=f"content {key} is not what its digest says")
         unused = "SELECT count(*) FROM content WHERE NOT EXISTS (SELECT 1 FROM use WHERE use.content = content.key)"
         if count := query.value(self._db, unused):
@@ -307,7 +308,7 @@ class _Look:
                 message = f"link {link} of its messages names {lost}, which isn't there"
                 yield Fault(code="reference_broken", message=message, rollout=name)
                 continue
-            if contents.digest((b"" if parent is None else links[parent]) + of) != own:
+            if digest((b"" if parent is None else links[parent]) + of) != own:
                 message = f"link {link} of its messages is not what its digest says"
                 yield Fault(code="chain_damaged", message=message, rollout=name)
             if content not in claimed:

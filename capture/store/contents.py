@@ -19,20 +19,17 @@ import sys
 import threading
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import blake2b
 from typing import Literal
 
 import apsw
 
+from capture.digests import digest
 from capture.store import query
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
-
-DIGEST_BYTES = 16
-"""Of what a content is known by."""
 
 PACK_SIZE = 1024
 """Bytes from which compression is tried. It takes some 9 us, and of a smaller part saves what is an eighth of a page:
@@ -58,11 +55,6 @@ _CLAIM = {
 }
 
 _text = json.JSONEncoder(separators=(",", ":")).encode
-
-
-def digest(data: bytes) -> bytes:
-    """Return the name under which `data` is stored: 16 bytes of BLAKE2b."""
-    return blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 def pack(data: bytes) -> tuple[Packed, bytes]:

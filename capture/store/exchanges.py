@@ -22,10 +22,10 @@ from typing import Any
 import apsw
 import msgspec
 
+from capture.digests import Digests, digest
 from capture.store import bodies, chains, contents
 from capture.store.base import Parts
 from capture.store.chains import Chain
-from capture.store.contents import digest
 
 _encode = msgspec.json.Encoder().encode
 _decode_stored = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -117,7 +117,7 @@ class Filing:
         if parts is not None and key == parts.key:
             chain = Chain(parts.elements, parts.names, sort=sort)
         elif (elements := bodies.elements(value)) is not None:
-            chain = Chain(elements, [digest(element) for element in elements], sort=sort)
+            chain = Chain(elements, Digests.of(map(digest, elements)), sort=sort)
         else:
             return None
         self._chains.append(chain)

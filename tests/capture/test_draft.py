@@ -12,12 +12,12 @@ import pytest
 from capture.admission import Admitted, Rules, admit
 from capture.dialects.chat import Chat
 from capture.dialects.messages import Messages
+from capture.digests import digest
 from capture.draft import SLIM_FROM, Draft
 from capture.engines.vllm import Vllm
 from capture.errors import EngineError
 from capture.recorder import Recorder
 from capture.store.base import Delta
-from capture.store.contents import digest
 from tests.engine import PROMPT, STREAM, chunk, event, usage_chunk, whole
 from tests.house import ASK
 

@@ -23,9 +23,9 @@ from typing import Any
 
 import msgspec
 
+from capture.digests import Digests, digest
 from capture.store import bodies, contents
 from capture.store.base import Parts
-from capture.store.contents import digest
 
 _encode = msgspec.json.Encoder().encode
 _decode_stored = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -39,7 +39,7 @@ class Chain(msgspec.Struct, frozen=True):
 
     links: list[bytes]
     elements: Sequence[bytes]
-    names: list[bytes]
+    names: Digests
 
     @property
     def last(self) -> bytes | None:
@@ -77,9 +77,9 @@ class Kept:
         self.used.setdefault(rollout, set()).add(name)
         return name
 
-    def put_chain(self, rollout: str, elements: Sequence[bytes], *, names: list[bytes] | None = None) -> Chain:
+    def put_chain(self, rollout: str, elements: Sequence[bytes], *, names: Digests | None = None) -> Chain:
         """Want a list of raw elements stored; `names` are their digests, where known."""
-        names = [digest(element) for element in elements] if names is None else names
+        names = Digests.of(map(digest, elements)) if names is None else names
         links: list[bytes] = []
         last = b""
         for name in names:

@@ -13,8 +13,8 @@ from capture.dialects import elements as elements_module
 from capture.dialects.chat import Chat
 from capture.dialects.elements import Elements, fetched, suspects
 from capture.dialects.said import Element
+from capture.digests import digest
 from capture.errors import ClientError
-from capture.store import contents
 from graph import messages as canonical
 from tests.playbook import body
 
@@ -29,7 +29,7 @@ def test_a_message_is_known_by_its_bytes_and_by_its_value() -> None:
     assert read is not None
     one, two, other = read
     assert [each.raw for each in read] == spellings
-    assert [each.name for each in read] == [contents.digest(each) for each in spellings]
+    assert [each.name for each in read] == [digest(each) for each in spellings]
     assert one.value == two.value != other.value
     assert one.message == canonical.from_chat({"role": "user", "content": "a"})
 
@@ -222,7 +222,7 @@ def test_only_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     fields, read = found
     assert fields == rawjson.split(said("a", "b", "c"))
     assert list(fields) == list(rawjson.split(said("a", "b", "c")))
-    assert (len(read), len(read.names), len(read.raws), len(read.messages)) == (3, 3, 3, 3)
+    assert (len(read), len(read.heard.names), len(read.raws), len(read.messages)) == (3, 3, 3, 3)
     assert new == [raw({"role": "user", "content": "c"})]
     assert (read[0], read[1]) == (first[0], first[1])
     # What grew is known from now on, and no more what it grew from.

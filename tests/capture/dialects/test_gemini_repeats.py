@@ -15,8 +15,8 @@ from capture.dialects.gemini_content import Calls
 from capture.dialects.gemini_fields import Node
 from capture.dialects.gemini_repeats import Noted
 from capture.dialects.gemini_signature import sign
+from capture.digests import digest
 from capture.errors import ClientError
-from capture.store import contents
 
 TARGET = Target(model="m", streamed=True)
 PICTURE = {"inlineData": {"mimeType": "image/png", "data": "aGk="}}
@@ -131,7 +131,7 @@ def test_a_conversation_that_grows_is_read_by_what_is_new(monkeypatch: pytest.Mo
     assert all(a is b for a, b in zip(first.elements, second.elements, strict=False))
     assert second.own is not None
     assert (second.own.key, list(map(json.loads, second.own.elements))) == ("contents", said)
-    assert second.own.names == [contents.digest(raw) for raw in second.own.elements]
+    assert second.own.names == [digest(raw) for raw in second.own.elements]
 
 
 def test_calls_without_an_id_are_kept_with_what_came_before_them(monkeypatch: pytest.MonkeyPatch) -> None:

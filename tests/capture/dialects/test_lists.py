@@ -6,6 +6,7 @@ from capture.beginnings import Beginning
 from capture.dialects.elements import Elements
 from capture.dialects.lists import LEFT_S, MOST, TEXT_LEFT_S, Listed, Lists
 from capture.dialects.said import NOTHING, Heard
+from capture.digests import Digests
 
 
 def text(*said: str) -> bytes:
@@ -28,7 +29,7 @@ def knows(lists: Lists, rollout: str, *said: str) -> bool:
 
 
 def cost(*said: str) -> int:
-    return Listed(Beginning(0, (0,), b""), heard(*said)).cost
+    return Listed.of(Beginning(0, (0,), b""), heard(*said)).cost
 
 
 def test_it_says_what_was_said() -> None:
@@ -69,7 +70,7 @@ def test_the_room_is_bounded_and_the_rollout_that_was_not_used_for_longest_goes_
     keep(lists, "3", "a")
     assert [knows(lists, rollout, said) for rollout, said in ("1b", "2a", "3a")] == [True, False, True]
     # One that is larger than all the room is not kept, and takes none.
-    lists.keep("4", text("a"), Heard(b"x" * room), 0.0)
+    lists.keep("4", text("a"), Heard(Digests(b"x" * room)), 0.0)
     assert (len(lists), lists._room, len(lists._texts)) == (0, room, 0)
     assert repr(lists) == f"<Lists of 0 rollouts, room for {room} bytes>"
 
@@ -96,4 +97,4 @@ def test_a_text_goes_before_its_list_and_both_in_time() -> None:
 
 
 def test_what_was_said_of_nothing_takes_room_too() -> None:
-    assert Listed(Beginning(0, (), b""), NOTHING).cost > 0
+    assert Listed.of(Beginning(0, (), b""), NOTHING).cost > 0

@@ -15,10 +15,10 @@ from capture.dialects import messages, messages_content, messages_request
 from capture.dialects.base import Asked, Dialect, Target, with_fields
 from capture.dialects.messages import Messages
 from capture.dialects.messages_reply import MessagesTranslator
+from capture.digests import digest
 from capture.engines.vllm import Vllm
 from capture.errors import CaptureError, ClientError, EngineError, StoreError
 from capture.recorder import Recorder
-from capture.store import contents
 from tests.playbook import agent, case, committed, data_of, engine, play
 
 dialect: Dialect = Messages()
@@ -576,5 +576,5 @@ def test_a_conversation_that_grows_is_read_by_what_is_new(monkeypatch: pytest.Mo
     assert all(a is b for a, b in zip(first.elements, second.elements, strict=False))
     assert second.own is not None
     assert (second.own.key, len(second.own.elements)) == ("messages", len(more["messages"]))
-    assert second.own.names == [contents.digest(raw) for raw in second.own.elements]
+    assert second.own.names == [digest(raw) for raw in second.own.elements]
     assert list(map(json.loads, second.own.elements)) == more["messages"]

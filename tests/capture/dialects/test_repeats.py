@@ -7,7 +7,7 @@ import pytest
 
 from capture.dialects.elements import UNUSED_S
 from capture.dialects.repeats import UNTRANSLATED, Kept, Repeats, body_digest, joined, unit_of, value_digest
-from capture.store import contents
+from capture.digests import digest
 
 
 class Clock:
@@ -52,7 +52,7 @@ def test_a_value_is_read_once() -> None:
     (first,) = repeats.elements(b'[ {"b":1, "a":2} ]')
     again, other = repeats.elements(b'[{"b":1, "a":2},{"a":2,"b":1}]')
     assert again is first
-    assert (first.raw, first.name) == (b'{"b":1, "a":2}', contents.digest(b'{"b":1, "a":2}'))
+    assert (first.raw, first.name) == (b'{"b":1, "a":2}', digest(b'{"b":1, "a":2}'))
     assert first.value == other.value == value_digest({"a": 2, "b": 1})
     assert (first.meaning, other.meaning) == (1, 2)
     assert repr(repeats).startswith("<Repeats <Kept 2")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from capture.dialects.responses import Responses
 from capture.dialects.responses_repeats import Item, runs
+from capture.digests import digest
 from capture.errors import ClientError
-from capture.store import contents
 
 CODEX = {
     form["name"]: form["body"]
@@ -143,7 +143,7 @@ def test_an_agents_requests_are_read_apart(name: str) -> None:
     own = Responses().read(body).own
     assert own is not None
     assert (own.key, list(map(json.loads, own.elements))) == ("input", CODEX[name]["input"])
-    assert own.names == [contents.digest(raw) for raw in own.elements]
+    assert own.names == [digest(raw) for raw in own.elements]
 
 
 def test_a_conversation_that_grows_is_read_by_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def test_what_is_asked_of_all_is_what_each_says(first: list[Any], more: list[Any
     for said in (read([*first, *more]), grown(one, other)):
         assert list(said) == [*one, *other]
         assert said.raws == [each.raw for each in said]
-        assert said.names == [each.name for each in said]
+        assert said.heard.names == [each.name for each in said]
         assert said.messages == tuple(each.message for each in said)
         assert said.heard.values == b"".join(each.value for each in said)
         assert said.heard.fetches == any(each.fetched for each in said)
@@ -70,7 +70,7 @@ def test_one_of_all_is_enough() -> None:
 def test_what_was_read_before_is_fetched_for_whoever_asks_for_it_and_once() -> None:
     asked: list[str] = []
     said = grown(read([PLAIN, FETCHING]), read([SUSPECT, PLAIN]), asked)
-    assert (len(said), len(said.names), said.heard.suspect, bool(said.messages)) == (4, 4, True, True)
+    assert (len(said), len(said.heard.names), said.heard.suspect, bool(said.messages)) == (4, 4, True, True)
     assert (said[2:4], said[-1], said.raws[3], said.messages[2:]) == (
         tuple(read([SUSPECT, PLAIN])),
         read([PLAIN])[0],

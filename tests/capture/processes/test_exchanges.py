@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
+from capture.digests import Digests, digest
 from capture.processes import exchanges
 from capture.store.base import Exchange, Parts
 from capture.store.canonical import Canonical
-from capture.store.contents import digest
 from tests.capture.processes.test_records import parts
 from tests.capture.store.samples import call, request
 
@@ -47,7 +47,7 @@ def test_a_body_of_another_dialect_passes_in_pieces_without_messages(key):
     raws = [b'{"type":"message","role":"user","content":"%b"}' % (b"long " * (100 + n)) for n in range(9)]
     body = b'{"model":"m","%b":[%b]}' % (key.encode(), b",".join(raws))
     fields = {"model": b'"m"', key: body[body.index(b"[") : -1]}
-    taken = Parts(fields=fields, elements=raws, names=list(map(digest, raws)), messages=(), key=key)
+    taken = Parts(fields=fields, elements=raws, names=Digests.of(map(digest, raws)), messages=(), key=key)
     found, size = across(Exchange(request=body, sent=b"[]", parts=taken))
     assert found == Exchange(request=body, sent=b"[]", parts=taken)
     assert size < 1.2 * len(body)
@@ -63,6 +63,6 @@ def test_all_the_rest_passes_as_it_is():
 
 def test_what_refers_to_a_body_that_did_not_come_along_is_refused():
     with pytest.raises(ValueError, match="no canonical form"):
-        exchanges.parts(exchanges.PackedParts({}, [b"{"], [digest(b"{")], None, "messages", True), Canonical(), b"{}")
+        exchanges.parts(exchanges.PackedParts({}, [b"{"], digest(b"{"), None, "messages", True), Canonical(), b"{}")
     with pytest.raises(ValueError, match="a piece of a body"):
-        exchanges.parts(exchanges.PackedParts({"x": (0, 9)}, [], [], None, "messages", True), Canonical(), b"{}")
+        exchanges.parts(exchanges.PackedParts({"x": (0, 9)}, [], b"", None, "messages", True), Canonical(), b"{}")

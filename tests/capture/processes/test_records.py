@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capture.digests import Digests, digest
 from capture.processes import records
 from capture.processes.exchanges import PackedExchange
 from capture.store.base import Exchange, Parts, Record
 from capture.store.canonical import Canonical
-from capture.store.contents import digest
 from tests.capture.store.samples import call, ended, entry, ids, plain, request
 
 
 def parts(body: bytes, messages) -> Parts:
     fields = {name: bytes(raw) for name, raw in msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items()}
     taken = [bytes(raw) for raw in msgspec.json.decode(fields["messages"], type=list[msgspec.Raw])]
-    return Parts(fields=fields, elements=taken, names=[digest(one) for one in taken], messages=messages)
+    return Parts(fields=fields, elements=taken, names=Digests.of(map(digest, taken)), messages=messages)
 
 
 def across(given: list[Record]) -> tuple[Record, ...]:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from capture.digests import digest
 from capture.store.canonical import EACH_BYTES, Canonical
-from capture.store.contents import digest
 from graph.messages import from_chat
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capture.digests import Digests, digest
 from capture.store import chains
 from tests.capture.store.samples import count, in_memory
 
@@ -83,12 +84,12 @@ def test_what_is_remembered_of_another_file_is_found_out():
 
 
 def link(end: int) -> bytes:
-    return chains.digest(b"link %d" % end)
+    return digest(b"link %d" % end)
 
 
 def kept(lists: chains._Lists, rollout: int, *ends: int) -> chains.Chain:
     """A list of as many elements as the last end says, with a link up to each."""
-    chain = chains.Chain([], [chains.digest(b"%d" % n) for n in range(ends[-1] if ends else 0)])
+    chain = chains.Chain([], Digests.of([digest(b"%d" % n) for n in range(ends[-1] if ends else 0)]))
     chain.ends, chain.keys = array("q", ends), array("q", [100 + end for end in ends])
     chain.links = [link(end) for end in ends]
     lists.keep(rollout, chain)
@@ -110,7 +111,7 @@ def test_the_last_lists_are_forgotten_when_they_are_many():
 def test_a_list_shares_the_links_that_it_has_in_common_with_the_last(names, links):
     lists = chains._Lists()
     kept(lists, 1, 1, 3, 4)
-    other = chains.Chain([], [chains.digest(name.encode()) for name in names])
+    other = chains.Chain([], Digests.of([digest(name.encode()) for name in names]))
     lists.fill(1, other)
     assert (list(other.keys), other.links) == ([101, 103, 104][:links], [link(1), link(3), link(4)][:links])
     for rollout, sort in ((2, "messages"), (1, "sent messages")):

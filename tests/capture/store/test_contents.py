@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capture.digests import digest
 from capture.store import contents, query
 from tests.capture.store.samples import count, in_memory
 
@@ -51,7 +52,7 @@ def test_what_an_older_version_packed_is_read():
 
 @pytest.mark.parametrize("n", [0, 1, 4, 5, 100])
 def test_those_that_are_there_are_found_however_many_are_asked_for(db, n):
-    names = [contents.digest(b"%d" % at) for at in range(n)]
+    names = [digest(b"%d" % at) for at in range(n)]
     keys = {name: contents.put(db, 1, b"%d" % at) for at, name in enumerate(names) if at % 2}
     found = contents.known(db, names)
     assert found == keys
@@ -59,7 +60,7 @@ def test_those_that_are_there_are_found_however_many_are_asked_for(db, n):
 
 def test_a_list_is_content_under_the_digest_of_its_elements_digests(db):
     elements = [b'"%d"' % n for n in range(9)]
-    name = contents.digest(b"".join(contents.digest(element) for element in elements))
+    name = digest(b"".join(digest(element) for element in elements))
     array = b"[" + b",".join(elements) + b"]"
     keys: dict[bytes, int] = {}
     contents.add(db, keys, {b"one": b"1"}, lists={name: array})
@@ -73,7 +74,7 @@ def test_whatever_is_put_at_once_comes_back_and_is_stored_once(puts):
     db = in_memory()
     seen: dict[bytes, int] = {}
     for at, values in enumerate(puts):
-        wanted = {contents.digest(data * 400): data * 400 for data in values}
+        wanted = {digest(data * 400): data * 400 for data in values}
         keys = contents.known(db, list(wanted))
         assert keys.keys() == wanted.keys() & seen.keys()
         contents.add(db, keys, wanted, lists={})

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capture.store import contents, exchanges
+from capture.digests import digest
+from capture.store import exchanges
 from tests.capture.store.samples import count, in_memory, parsed
 from tests.capture.store.test_bodies import OBJECTS
 
@@ -94,6 +95,6 @@ def test_a_value_has_its_own_digest_whatever_was_digested_before(monkeypatch):
     monkeypatch.setattr(exchanges, "MOST_KEPT", 3)
     monkeypatch.setattr(exchanges, "_recent", {})
     for data in (b"a", b"b", b"a", b"cc", b"ddd", b"ddd", b"eeee", b"eeee", b"a"):
-        assert exchanges._digest(data) == contents.digest(data)
+        assert exchanges._digest(data) == digest(data)
         assert len(exchanges._recent) <= 2
         assert max(exchanges._recent) <= 3

@@ -301,7 +301,7 @@ async def test_a_request_that_was_taken_apart_already_is_stored_as_any_other(sto
     parts = Parts(
         fields=read.fields,
         elements=[one.raw for one in read.elements],
-        names=[one.name for one in read.elements],
+        names=read.elements.heard.names,
         messages=read.messages,
         sent=read.fields | {"logprobs": b"true"},
     )

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capture.digests import Digests, digest
 from capture.store.base import Parts
-from capture.store.contents import digest
 from capture.store.postgres.kept import Kept, body, pack, references, unpack
 from tests.capture.store.samples import parsed, request
 
@@ -74,7 +74,7 @@ def test_parts_that_are_known_are_not_looked_for_again():
     parts = Parts(
         fields={"model": b'"m"', "messages": b"never read"},
         elements=elements,
-        names=[digest(elements[0])],
+        names=Digests.of([digest(elements[0])]),
         messages=(),
     )
     kept = Kept()
