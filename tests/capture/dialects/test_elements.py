@@ -110,7 +110,7 @@ def test_what_is_not_used_for_a_while_goes() -> None:
     room = elements._room
 
     def read(*messages: bytes) -> tuple:
-        return elements.maybe_messages(b"[" + b",".join(messages) + b"]") or ()
+        return tuple(elements.maybe_messages(b"[" + b",".join(messages) + b"]") or ())
 
     kept_a, kept_b = read(a, b)
     at += 31.0

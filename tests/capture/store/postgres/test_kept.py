@@ -28,7 +28,7 @@ BODIES = [
 
 def back(kept: Kept, stored: bytes, base: bytes | None = None) -> bytes:
     chains = {last: chain for held in kept.chains.values() for last, chain in held.items()}
-    return body(stored, content=kept.data.__getitem__, chain=lambda name: chains[name].elements, base=base)
+    return body(stored, content=kept.data.__getitem__, chain=lambda name: list(chains[name].elements), base=base)
 
 
 @pytest.mark.parametrize("given_body", BODIES)
