@@ -19,8 +19,8 @@ from typing import NamedTuple
 from capture.beginnings import Beginning, Texts, beginning
 from capture.dialects.said import Heard
 
-KEPT_BYTES = 8 << 20
-"""Memory that lists may take: some 400 of 100,000 tokens, 2,000 of 16,000."""
+KEPT_BYTES = 32 << 20
+"""Memory that lists may take: some 2,000 of 100,000 tokens, 10,000 of 16,000."""
 
 TEXT_BYTES = 8 << 20
 """Memory that their texts may take: some twenty of 100,000 tokens."""

@@ -38,10 +38,10 @@ import apsw
 from capture.digests import DIGEST_BYTES, Digests, digest
 from capture.store import bodies, contents, query
 
-KEPT_BYTES = 8 << 20
-"""Of the last lists that are kept, 16 a message and 32 a link: of some four hundred conversations of 400 messages."""
+KEPT_BYTES = 32 << 20
+"""Of the last lists that are kept, 16 a message and 32 a link: of some 1,700 conversations of 400 messages."""
 
-MOST_LISTS = 4_000
+MOST_LISTS = 10_000
 """Of those, at the most; those of closed rollouts go by these two alone."""
 
 MANY = 32
