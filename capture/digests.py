@@ -1,7 +1,8 @@
 """Digests by which messages and contents are known, and lists of them.
 
-A list is one piece of bytes: with an object for each digest, one of hundreds of messages would take four times the
-room.
+With an object for each digest, a list of hundreds would take four times the room. In one piece it would lie among the
+bodies of requests, on the C library's heap, and keep a page of it for each kilobyte when they are gone: of a thousand
+lists 30 MB. So it is in pieces that Python's own allocator takes (up to 512 bytes), which a list that goes on shares.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ from typing import overload
 DIGEST_BYTES = 16
 """Of one digest."""
 
+PIECE = 28
+"""Digests in a piece: with what a `bytes` takes beside them, 481 bytes."""
+
+_PIECE_BYTES = PIECE * DIGEST_BYTES
+
 
 def digest(data: bytes) -> bytes:
     """Return the name of some bytes: 16 bytes of BLAKE2b."""
@@ -20,23 +26,44 @@ def digest(data: bytes) -> bytes:
 
 
 class Digests(Sequence[bytes]):
-    """A list of digests, one behind the other in `data`."""
+    """A list of digests."""
 
-    __slots__ = ("data",)
+    __slots__ = ("_count", "pieces")
 
-    def __init__(self, data: bytes = b"") -> None:
-        self.data = data
+    def __init__(self, data: bytes = b"", *, before: Digests | None = None) -> None:
+        """`data` are some, one behind the other, that come behind those `before`."""
+        self._count = len(data) // DIGEST_BYTES
+        pieces: tuple[bytes, ...] = ()
+        if before is not None:
+            self._count += len(before)
+            pieces = before.pieces
+            if len(before) % PIECE:
+                # Its last piece is not full.
+                data = pieces[-1] + data
+                pieces = pieces[:-1]
+        # None longer than that.
+        self.pieces: tuple[bytes, ...]
+        if len(data) <= _PIECE_BYTES:
+            self.pieces = (*pieces, data) if data else pieces
+        else:
+            cuts = range(0, len(data), _PIECE_BYTES)
+            self.pieces = (*pieces, *[data[at : at + _PIECE_BYTES] for at in cuts])
 
     @classmethod
-    def of(cls, each: Iterable[bytes]) -> Digests:
-        """Return some as a list."""
-        return cls(b"".join(each))
+    def of(cls, each: Iterable[bytes], *, before: Digests | None = None) -> Digests:
+        """Return some as a list, behind those `before`."""
+        return cls(b"".join(each), before=before)
+
+    @property
+    def data(self) -> bytes:
+        """All of them, one behind the other."""
+        return b"".join(self.pieces)
 
     def __repr__(self) -> str:
-        return f"<Digests of {len(self)}>"
+        return f"<Digests of {self._count}>"
 
     def __len__(self) -> int:
-        return len(self.data) // DIGEST_BYTES
+        return self._count
 
     @overload
     def __getitem__(self, at: int) -> bytes: ...
@@ -46,23 +73,41 @@ class Digests(Sequence[bytes]):
 
     def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
         if isinstance(at, slice):
-            return [self._at(place) for place in range(*at.indices(len(self)))]
-        place = at + len(self) if at < 0 else at
-        if not 0 <= place < len(self):
+            return [self._at(place) for place in range(*at.indices(self._count))]
+        place = at + self._count if at < 0 else at
+        if not 0 <= place < self._count:
             raise IndexError(at)
         return self._at(place)
 
     def __iter__(self) -> Iterator[bytes]:
-        return map(self._at, range(len(self)))
+        return map(self._at, range(self._count))
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Digests):
-            return self.data == other.data
+            return self.pieces == other.pieces
         if not isinstance(other, Sequence):
             return NotImplemented
         return list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]  # as any list
 
+    def shared(self, other: Digests) -> int:
+        """Return how many this and another have in common at their beginning."""
+        same = 0
+        for one, two in zip(self.pieces, other.pieces, strict=False):
+            if one == two:
+                same += len(one) // DIGEST_BYTES
+                continue
+            return same + next(
+                (at for at in range(PIECE) if _cut(one, at) != _cut(two, at)),
+                PIECE,
+            )
+        return same
+
     def _at(self, place: int) -> bytes:
-        return self.data[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES]
+        piece, at = divmod(place, PIECE)
+        return _cut(self.pieces[piece], at)
+
+
+def _cut(piece: bytes, at: int) -> bytes:
+    return piece[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES]

@@ -297,7 +297,7 @@ def _digest(values: Mapping[str, Any], said: Said | None, tools: Tools | None, b
     if tools is not None:
         state.update(b"\0tools" + tools.value)
     if said is not None:
-        state.update(b"\0messages" + said.heard.values)
+        state.update(b"\0messages" + said.heard.values.data)
     return state.hexdigest()
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from capture.beginnings import Beginning, Texts, beginning
 from capture.dialects.said import Heard
+from capture.digests import DIGEST_BYTES
 
 KEPT_BYTES = 32 << 20
 """Memory that lists may take: some 2,000 of 100,000 tokens, 10,000 of 16,000."""
@@ -48,7 +49,7 @@ class Listed(NamedTuple):
     @classmethod
     def of(cls, text: Beginning, heard: Heard) -> Listed:
         """Return a list."""
-        return cls(text, heard, len(heard.names.data) + len(heard.values) + 40 * len(text.hashes) + EACH_BYTES)
+        return cls(text, heard, 2 * len(heard.names) * DIGEST_BYTES + 40 * len(text.hashes) + EACH_BYTES)
 
 
 class _Of:

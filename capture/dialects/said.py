@@ -42,8 +42,7 @@ class Heard(NamedTuple):
     """What is asked of all messages of a list, without the messages."""
 
     names: Digests = Digests()
-    # Digests too, that nobody asks for one by one.
-    values: bytes = b""
+    values: Digests = Digests()
     # Whether any names a medium that an engine would have to fetch, and any is suspect.
     fetches: bool = False
     suspect: bool = False
@@ -51,8 +50,8 @@ class Heard(NamedTuple):
     def more(self, new: Sequence[Element]) -> Heard:
         """Return the same with messages behind them."""
         return Heard(
-            Digests.of((self.names.data, *map(_NAME, new))),
-            b"".join((self.values, *map(_VALUE, new))),
+            Digests.of(map(_NAME, new), before=self.names),
+            Digests.of(map(_VALUE, new), before=self.values),
             self.fetches or any(map(_FETCHED, new)),
             self.suspect or any(map(_SUSPECT, new)),
         )

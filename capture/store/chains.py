@@ -42,7 +42,7 @@ KEPT_BYTES = 32 << 20
 """Of the last lists that are kept, 16 a message and 32 a link: of some 1,700 conversations of 400 messages."""
 
 MOST_LISTS = 10_000
-"""Of those, at the most; those of closed rollouts go by these two alone."""
+"""Of those, at the most."""
 
 MANY = 32
 """New elements of a list at once from which they are written in segments."""
@@ -53,6 +53,9 @@ written again where a list forks in it."""
 
 FEW = 4
 """Links up to which a statement for each takes less than one for all, which reads JSON."""
+
+# Of a rollout's lists: those of requests, and those of what engines were sent.
+_SORTS = tuple(body + key for body in ("", "sent ") for key in bodies.LISTS)
 
 _ADD_ONE = "INSERT INTO chain (rollout, parent, content, digest) VALUES (?, ?, ?, ?)"
 
@@ -114,7 +117,7 @@ class _Last(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes that it takes, but for the objects."""
-        return len(self.names.data) + len(self.links.data) + 16 * len(self.ends)
+        return DIGEST_BYTES * (len(self.names) + len(self.links) + len(self.ends))
 
 
 class _Lists:
@@ -130,9 +133,16 @@ class _Lists:
         with self._lock:
             last = self._last.get((rollout, chain.sort))
         if last is not None:
-            links = bisect_right(last.ends, _shared(last.names.data, chain.names.data))
+            links = bisect_right(last.ends, chain.names.shared(last.names))
             chain.ends, chain.keys = last.ends[:links], last.keys[:links]
             chain.links = last.links[:links]
+
+    def forget(self, rollout: int) -> None:
+        """Forget the lists of a rollout."""
+        with self._lock:
+            for sort in _SORTS:
+                if (gone := self._last.pop((rollout, sort), None)) is not None:
+                    self._room += gone.size
 
     def keep(self, rollout: int, chain: Chain) -> None:
         """Remember a list that is written, but for its elements."""
@@ -150,19 +160,9 @@ class _Lists:
 _lists = _Lists()
 
 
-def _shared(one: bytes, other: bytes) -> int:
-    """Return how many elements two lists have in common at their beginning, by their names."""
-    if other.startswith(one):
-        return len(one) // DIGEST_BYTES
-    # Half of what they may have in common, as often as it takes.
-    low, high = 0, min(len(one), len(other)) // DIGEST_BYTES
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one.startswith(other[: middle * DIGEST_BYTES]):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+def forget(rollout: int) -> None:
+    """Forget the lists that a rollout had last, which is closed: what comes behind that is read from the store."""
+    _lists.forget(rollout)
 
 
 def look(db: apsw.Connection, rollout: int, chain: Chain) -> list[bytes]:
@@ -219,7 +219,7 @@ def _segments(chain: Chain, first: int) -> list[Piece]:
     for end, element in enumerate(chain.elements[first:], start=first + 1):
         size += len(element)
         if size >= SEGMENT_SIZE or end == len(chain.elements):
-            pieces.append(Piece(digest(chain.names.data[first * DIGEST_BYTES : end * DIGEST_BYTES]), end))
+            pieces.append(Piece(digest(b"".join(chain.names[first:end])), end))
             first, size = end, 0
     return pieces
 

@@ -15,7 +15,7 @@ import apsw
 import msgspec
 
 from capture.errors import ClientError
-from capture.store import answers, exchanges, query, rows, tally
+from capture.store import answers, chains, exchanges, query, rows, tally
 from capture.store.base import Delta, Entry, Exchange, Parts, Record, Spool, new_tokens
 from capture.store.canonical import Canonical
 from capture.store.chains import Chain
@@ -65,6 +65,7 @@ def change(db: apsw.Connection, rollout: str, changes: Mapping[str, Any], *, now
     new = changed(old.rollout, changes, now=now)
     if new.state == "closed" and old.rollout.state == "open":
         db.execute("UPDATE rollout SET closed = ? WHERE key = ?", (_next(db, "closed"), key))
+        chains.forget(key)
     elif new.state == "open" and old.rollout.state == "closed":
         db.execute("UPDATE rollout SET closed = NULL, sealed = 0 WHERE key = ?", (key,))
     db.execute(

@@ -1,12 +1,13 @@
 """Lists of digests in one piece: as any list of them."""
 
 import hashlib
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capture.digests import DIGEST_BYTES, Digests, digest
+from capture.digests import DIGEST_BYTES, PIECE, Digests, digest
 
 
 def test_a_digest_is_blake2b() -> None:
@@ -14,18 +15,43 @@ def test_a_digest_is_blake2b() -> None:
     assert len(digest(b"")) == DIGEST_BYTES
 
 
-@given(st.lists(st.binary(max_size=2), max_size=8), st.slices(8), st.integers(-9, 9))
-def test_it_is_a_list(data: list[bytes], part: slice, at: int) -> None:
-    each = list(map(digest, data))
-    one = Digests.of(each)
-    assert (list(one), len(one), one.data) == (each, len(each), b"".join(each))
-    assert one[part] == each[part]
-    if -len(each) <= at < len(each):
-        assert one[at] == each[at]
-    else:
-        with pytest.raises(IndexError):
-            one[at]
-    assert one == Digests(b"".join(each))
-    assert one == each
-    assert (one == [*each, b""], one == Digests.of([*each, digest(b"other")]), one == 5) == (False, False, False)
-    assert repr(one) == f"<Digests of {len(each)}>"
+lists = st.lists(st.sampled_from(list(map(digest, [b"a", b"b"]))), max_size=3 * PIECE)
+
+
+@given(lists, lists, st.slices(3 * PIECE), st.integers(-3 * PIECE, 3 * PIECE))
+def test_it_is_a_list(first: list[bytes], more: list[bytes], part: slice, at: int) -> None:
+    each = [*first, *more]
+    grown = Digests.of(more, before=Digests.of(first))
+    for one in (Digests.of(each), Digests(b"".join(each)), grown):
+        assert (list(one), len(one), one.data) == (each, len(each), b"".join(each))
+        assert one[part] == each[part]
+        if -len(each) <= at < len(each):
+            assert one[at] == each[at]
+        else:
+            with pytest.raises(IndexError):
+                one[at]
+        assert one == each
+        assert one == Digests.of(each)
+        assert (one == [*each, b""], one == Digests.of([*each, digest(b"other")]), one == 5) == (False, False, False)
+        assert repr(one) == f"<Digests of {len(each)}>"
+    assert list(Digests.of(first)) == first
+
+
+@given(lists, lists, lists)
+def test_what_two_have_in_common(both: list[bytes], one: list[bytes], other: list[bytes]) -> None:
+    left, right = [*both, *one], [*both, *other]
+    places = range(min(len(left), len(right)))
+    common = next((at for at in places if left[at] != right[at]), len(places))
+    assert Digests.of(left).shared(Digests.of(right)) == common
+
+
+def test_no_piece_is_larger_than_pythons_own_allocator_takes() -> None:
+    """On the C library's heap, among the bodies of requests, it would keep a page for itself when they are gone."""
+    grown = Digests()
+    for n in range(3 * PIECE):
+        before, grown = grown, Digests(digest(b"%d" % n), before=grown)
+        assert all(sys.getsizeof(piece) <= 512 for piece in grown.pieces)
+        # What is full is shared.
+        full = n // PIECE
+        assert all(one is two for one, two in zip(before.pieces[:full], grown.pieces[:full], strict=True))
+    assert len(grown.pieces) == 3

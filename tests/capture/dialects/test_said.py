@@ -51,7 +51,7 @@ def test_what_is_asked_of_all_is_what_each_says(first: list[Any], more: list[Any
         assert said.raws == [each.raw for each in said]
         assert said.heard.names == [each.name for each in said]
         assert said.messages == tuple(each.message for each in said)
-        assert said.heard.values == b"".join(each.value for each in said)
+        assert said.heard.values.data == b"".join(each.value for each in said)
         assert said.heard.fetches == any(each.fetched for each in said)
         assert said.heard.suspect == any(each.suspect for each in said)
         assert (len(said), len(said.raws), len(said.messages)) == (len(first + more),) * 3

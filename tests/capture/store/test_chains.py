@@ -104,6 +104,18 @@ def test_the_last_lists_are_forgotten_when_they_are_many():
     assert {rollout for rollout, _ in lists._last} == {1, 3}
 
 
+def test_the_lists_of_a_rollout_that_closes_are_forgotten():
+    lists = chains._Lists()
+    room = lists._room
+    kept(lists, 1, 1, 3, 4)
+    kept(lists, 2, 2)
+    for rollout in (1, 1, 3):
+        lists.forget(rollout)
+    assert {rollout for rollout, _ in lists._last} == {2}
+    lists.forget(2)
+    assert (len(lists._last), lists._room) == (0, room)
+
+
 @pytest.mark.parametrize(
     ("names", "links"),
     [("0123", 3), ("01234", 3), ("012", 2), ("01x3", 1), ("0x", 1), ("x", 0), ("", 0)],
