@@ -18,6 +18,7 @@ from aiohttp import web
 from capture import api, certificates, clock, exposure, guard, keys, listener, logs, mending, paths, relay, tools
 from capture.calls import Calls
 from capture.client import find_key
+from capture.dialects import repeats
 from capture.dialects.base import Dialect, Target
 from capture.dialects.chat import Chat
 from capture.dialects.completions import Completions
@@ -95,6 +96,7 @@ class Appliance:
             on_closed=lambda name: self.lookout.examine(name),
             on_judged=lambda name: self.lookout.refresh([name]),
             sleep_after_s=settings.sleep_after,
+            rest=repeats.rest,
         )
         self.tide = Tide(self.store)
         self.metrics = Metrics()

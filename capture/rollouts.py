@@ -60,13 +60,16 @@ class Rollouts:
         on_closed: Callable[[str], None] = lambda _name: None,
         on_judged: Callable[[str], None] = lambda _name: None,
         sleep_after_s: float = 60.0,
+        rest: Callable[[], bool] = lambda: False,
     ) -> None:
         """`witness` says what is known of why a rollout made no calls: `engine`, and `tunnel` where it has one.
 
         `unpinnable` says why prompts can't be pinned at an engine (a clause), None where they can. `on_closed` is told
         of each rollout that this process has closed, `on_judged` of each that was given a reward or a role. A rollout
-        without a call for `sleep_after_s` leaves memory.
+        without a call for `sleep_after_s` leaves memory. `rest` lets go of what no request has brought for a while; it
+        says whether there was any.
         """
+        self._rest = rest
         self._sleep_after_s = sleep_after_s
         self._on_closed = on_closed
         self._on_judged = on_judged
@@ -390,6 +393,7 @@ class Rollouts:
             # Calls leave holes of all sizes behind, and what falls asleep, closes or is asked for no more all it held.
             churned, self._touched = self._touched, False
             churned = self._graphs.rest(GRAPHS_KEPT_S) or churned
+            churned = self._rest() or churned
             for live in list(self._live.values()):
                 churned = live.sleep(self._sleep_after_s) or churned
                 if self._store.shared and live.is_idle(FORGET_AFTER_S) and not live.is_visited:

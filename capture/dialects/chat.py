@@ -225,6 +225,11 @@ class Chat:
         return "text/event-stream; charset=utf-8", b"".join(sse.encode(event) for event in events)
 
 
+def rest() -> bool:
+    """Let go of messages that no request has brought for a while; say whether there were any."""
+    return _elements.rest()
+
+
 def _check(fields: Mapping[str, bytes]) -> None:
     """Raise `ClientError` for a field that Treering must understand and can't."""
     if "messages" not in fields:

@@ -119,7 +119,8 @@ class Elements:
             mark, *raws = map(bytes, _ARRAY.decode(fields["messages"]))
             if mark != _LEFT_OUT:
                 return None
-            new, _ = self._read(raws)
+            # Not kept by themselves: they go on as part of the list.
+            new = tuple(map(read, raws))
         except (KeyError, ValueError, msgspec.MsgspecError, RecursionError, OverflowError):
             return None
         size = len(fields["messages"]) - len(mark) + length
@@ -150,6 +151,13 @@ class Elements:
             # What is seen for the first time may be for the last time too: its text is kept when it comes again.
             self._lists.keep(rollout, raw, said.heard, self._now(), text=n_fresh < len(said) / 2)
         return said
+
+    def rest(self) -> bool:
+        """Let go of what was not used for a while; say whether there was any."""
+        with self._lock:
+            if (at := self._now()) - self._swept <= UNUSED_S:
+                return False
+            return self._sweep(at)
 
     def _are_new(self, lead: Sequence[bytes]) -> bool:
         with self._lock:
@@ -217,14 +225,15 @@ class Elements:
             # Tool lists are few; they go when no message is left.
             self._drop(self._kept or self._tools)
 
-    def _sweep(self, at: float) -> None:
-        """Drop what was not used since the last time, of messages; tool lists are few."""
+    def _sweep(self, at: float) -> bool:
+        """Drop what was not used since the last time, of messages; tool lists are few. Say whether there was any."""
         self._swept = at
+        found = False
         if _MARK in self._kept:
             while self._drop(self._kept) != _MARK:
-                pass
+                found = True
         self._kept[_MARK] = None
-        self._lists.sweep(at)
+        return self._lists.sweep(at) or found
 
     def _drop(self, kept: OrderedDict[bytes, Any]) -> bytes:
         """Drop the one that is the longest unused; return its bytes."""

@@ -108,18 +108,22 @@ class Lists:
             while self._room < 0:
                 self._drop(next(iter(self._of)))
 
-    def sweep(self, now: float) -> None:
-        """Let go of what was not used for a while."""
+    def sweep(self, now: float) -> bool:
+        """Let go of what was not used for a while; say whether there was any."""
+        found = False
         with self._lock:
             for rollout, of in list(self._of.items()):
                 if now - of.used <= TEXT_LEFT_S:
                     # So were all behind it.
-                    return
+                    break
                 if now - of.used > LEFT_S:
                     self._drop(rollout)
+                    found = True
                     continue
                 for one in of.lists:
+                    found = found or one.text.text is not None
                     self._texts.let_go(one.text)
+        return found
 
     def _drop(self, rollout: str) -> None:
         self._forget(self._of.pop(rollout).lists)

@@ -17,12 +17,14 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from capture.dialects import chat
 from capture.dialects.elements import LARGE, UNUSED_S, read
 from capture.dialects.said import Element
 from capture.digests import digest
@@ -60,9 +62,19 @@ class Kept(Generic[Key, Value]):
         self._now = now
         self._turned = now()
         self._lock = threading.Lock()
+        _every.add(self)
 
     def __repr__(self) -> str:
         return f"<Kept {len(self._young)} and {len(self._old)}, {self._size} bytes>"
+
+    def rest(self) -> bool:
+        """Let go of what was not used for a while; say whether there was any."""
+        with self._lock:
+            if (at := self._now()) - self._turned <= UNUSED_S:
+                return False
+            gone = bool(self._old)
+            self._turn(at)
+            return gone
 
     def find(self, keys: Sequence[Key]) -> list[Value | None]:
         """Return the values of keys, None for one that isn't kept."""
@@ -91,6 +103,14 @@ class Kept(Generic[Key, Value]):
 
     def _turn(self, at: float) -> None:
         self._old, self._young, self._size, self._turned = self._young, {}, 0, at
+
+
+_every: weakref.WeakSet[Kept[Any, Any]] = weakref.WeakSet()
+
+
+def rest() -> bool:
+    """Let go of what no request has brought for a while, in whatever dialect; say whether there was any."""
+    return any([chat.rest(), *[kept.rest() for kept in list(_every)]])
 
 
 class Repairs(list[str]):

@@ -12,7 +12,7 @@ from capture.errors import ClientError
 from capture.registration import Defaults, Place
 from capture.rollouts import Rollouts
 from capture.store import open_store
-from capture.store.base import Exchange, Query, Record
+from capture.store.base import Exchange, Query, Record, Store
 from graph.records import Call
 from tests.leads import LEADS
 
@@ -314,6 +314,29 @@ async def test_rollouts_at_rest_are_looked_after(rollouts: Rollouts, monkeypatch
     await asyncio.wait([watch])
     assert live.sealed
     assert "expired" in [finding.code for finding in (await rollouts.graph("r")).findings]
+
+
+async def test_what_no_request_has_brought_goes_and_its_room_back_to_the_machine(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capture.rollouts.LOOK_EVERY_S", 0.0)
+    trimmed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr("capture.heap.trim", lambda: loop.call_soon_threadsafe(trimmed.set))
+    told = iter([False, True])
+    looks: list[bool] = []
+
+    def rest() -> bool:
+        looks.append(next(told, False))
+        return looks[-1]
+
+    one = Rollouts(store, place=_place, defaults=Defaults(), reach=LEADS, rest=rest)
+    watch = asyncio.ensure_future(one.watch())  # noqa: TID251  ended below
+    async with asyncio.timeout(10):
+        await trimmed.wait()
+    watch.cancel()
+    await asyncio.wait([watch])
+    assert looks[:2] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,19 @@ def test_what_is_not_used_for_a_while_goes() -> None:
     assert not small._kept
 
 
+def test_what_nobody_uses_goes_without_any_request() -> None:
+    at = 0.0
+    elements = Elements(now=lambda: at)
+    elements.maybe_messages(raw([{"role": "user", "content": "a"}]))
+    gone = []
+    for _ in range(5):
+        at += 20.0
+        gone.append(elements.rest())
+    # Marked at the second look, gone at the fourth; each other one comes too soon.
+    assert gone == [False, False, False, True, False]
+    assert [one for one in elements._kept if one] == []
+
+
 def test_what_is_large_is_read_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     large = raw([{"role": "user", "content": "x" * 1000}])
     monkeypatch.setattr(elements_module, "LARGE", 500)
@@ -210,13 +223,13 @@ def test_only_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     first = elements.maybe_messages(rawjson.split(said("a", "b"))["messages"])
     assert first is not None
     new: list[bytes] = []
-    real = elements._read
+    real = elements_module.read
 
-    def noted(raws: list[bytes]) -> tuple[tuple[Element, ...], int]:
-        new.extend(raws)
-        return real(raws)
+    def noted(one: bytes) -> Element:
+        new.append(one)
+        return real(one)
 
-    monkeypatch.setattr(elements, "_read", noted)
+    monkeypatch.setattr(elements_module, "read", noted)
     found = elements.maybe_begun(said("a", "b", "c"))
     assert found is not None
     fields, read = found
@@ -277,6 +290,7 @@ def test_lists_go_when_they_are_not_used_for_a_while() -> None:
     for _ in range(3):
         at += 31.0
         assert elements.maybe_begun(said("a"), rollout="a") is not None
+        elements.rest()
     assert elements.maybe_begun(said("b"), rollout="b") is None
 
 

@@ -80,13 +80,14 @@ def test_a_text_goes_before_its_list_and_both_in_time() -> None:
     room = lists._room
     keep(lists, "1", "a")
     keep(lists, "2", "a", now=1.0)
-    lists.sweep(TEXT_LEFT_S)
+    assert not lists.sweep(TEXT_LEFT_S)
     assert len(lists._texts) == 2
-    lists.sweep(TEXT_LEFT_S + 0.5)
+    assert lists.sweep(TEXT_LEFT_S + 0.5)
+    assert not lists.sweep(TEXT_LEFT_S + 0.5)
     assert (len(lists._texts), len(lists)) == (1, 2)
     # By the hashes of its text.
     assert knows(lists, "1", "a")
-    lists.sweep(LEFT_S + 0.5)
+    assert lists.sweep(LEFT_S + 0.5)
     assert (len(lists._texts), len(lists)) == (0, 1)
     assert [knows(lists, rollout, "a") for rollout in "12"] == [False, True]
     keep(lists, "2", "a", "b", now=LEFT_S, before=lists.maybe("2", text("a", "b"), 1))

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from capture.dialects import chat
+from capture.dialects import repeats as repeats_module
 from capture.dialects.elements import UNUSED_S
 from capture.dialects.repeats import UNTRANSLATED, Kept, Repeats, body_digest, joined, unit_of, value_digest
 from capture.digests import digest
@@ -28,6 +30,25 @@ def test_what_is_used_stays_and_what_is_not_goes_after_two_turns() -> None:
     clock.now += UNUSED_S + 1
     assert kept.find([b"a", b"b"]) == [1, None]
     assert repr(kept) == "<Kept 1 and 0, 10 bytes>"
+
+
+def test_what_nobody_uses_goes_without_any_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    kept: Kept[bytes, int] = Kept(room=1000, now=clock)
+    kept.keep(b"a", 1, 10)
+    gone = []
+    for _ in range(5):
+        clock.now += UNUSED_S * 0.6
+        gone.append(kept.rest())
+    assert gone == [False, False, False, True, False]
+    assert repr(kept) == "<Kept 0 and 0, 0 bytes>"
+    # All that there are, and chat's messages too.
+    asked: list[str] = []
+    monkeypatch.setattr(Kept, "rest", lambda self: bool(asked.append("kept")))
+    monkeypatch.setattr(chat, "rest", lambda: not asked.append("chat"))
+    assert repeats_module.rest()
+    assert asked.count("chat") == 1
+    assert asked.count("kept") > 1
 
 
 def test_no_more_is_kept_than_there_is_room_for() -> None:
