@@ -34,8 +34,8 @@ from capture.digests import digest
 from graph import messages as canonical
 from graph.records import Message
 
-KEPT_BYTES = 32 << 20
-"""Memory that the elements may take: some thirty conversations of 100,000 tokens, or two hundred of 16,000."""
+KEPT_BYTES = 16 << 20
+"""Memory that the elements may take: some two hundred conversations of up to 32 KB. Longer ones go on as lists."""
 
 UNUSED_S = 30.0
 """After which, or up to twice as long, an element goes that no request has brought again."""
