@@ -24,6 +24,9 @@ from graph.records import Message, ToolCall
 DIGEST_BYTES = 16
 """Of a message's digest: 128 bits, so that a chance collision needs 2^64 messages."""
 
+LARGE = 1 << 20
+"""Characters from which texts are hashed one by one, and not copied together first."""
+
 SAFE_INTEGER = 2**53
 """Beyond it an agent written in JavaScript can't echo an integer exactly, so it is compared as a double."""
 
@@ -261,6 +264,8 @@ def _tool_call(call_id: Any, function: Mapping[str, Any]) -> ToolCall:
 
 def _sound(text: str) -> str:
     """Put U+FFFD for half a surrogate pair: JavaScript agents send them, and no file or database takes them."""
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -313,7 +318,16 @@ def _digest_of(value: Any) -> str:
 
 def _hash(parts: Iterable[str]) -> hashlib.blake2b:
     """Hash strings so that no two lists of them run into each other; lone surrogates pass."""
-    return hashlib.blake2b(b"".join(map(_counted, parts)), digest_size=DIGEST_BYTES)
+    parts = list(parts)
+    if sum(map(len, parts)) < LARGE:
+        return hashlib.blake2b(b"".join(map(_counted, parts)), digest_size=DIGEST_BYTES)
+    # The same without three copies of them.
+    state = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for part in parts:
+        raw = part.encode("utf-8", "surrogatepass")
+        state.update(len(raw).to_bytes(8, "little"))
+        state.update(raw)
+    return state
 
 
 def _counted(part: str) -> bytes:

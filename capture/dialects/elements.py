@@ -116,7 +116,7 @@ class Elements:
         length = before.text.length
         try:
             fields = rawjson.split(body[:first] + _LEFT_OUT + body[first + length :])
-            mark, *raws = map(bytes, _ARRAY.decode(fields["messages"]))
+            mark, *raws = _listed(fields["messages"])
             if mark != _LEFT_OUT:
                 return None
             # Not kept by themselves: they go on as part of the list.
@@ -130,7 +130,7 @@ class Elements:
             new,
             before=Before(
                 before.heard,
-                lambda: list(map(bytes, _ARRAY.decode(raw[: 1 + length] + b"]"))),
+                lambda: _listed(raw[: 1 + length] + b"]"),
                 lambda raws: self._read(raws)[0],
             ),
         )
@@ -141,7 +141,7 @@ class Elements:
     def maybe_messages(self, raw: bytes, *, rollout: str = "") -> Said | None:
         """Read a list of messages; None where strict JSON can't read it, or it is no list."""
         try:
-            raws = list(map(bytes, _ARRAY.decode(raw)))
+            raws = _listed(raw)
             is_new = _is_long(raw) and len(raws) > LEAD and self._are_new(raws[:LEAD])
             elements, n_fresh = self._read_new(raw, raws) if is_new else self._read(raws)
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError):
@@ -253,10 +253,13 @@ def _element(raw: bytes, value: Any, *, suspect: bool) -> Element:
     known = _maybe_value(value, message)
     if known is not None:
         return Element(raw=raw, name=digest(raw), value=known, message=message, fetched=None, suspect=suspect)
+    name = digest(raw)
     return Element(
         raw=raw,
-        name=digest(raw),
-        value=digest(msgspec.json.encode(value, order="sorted")),
+        name=name,
+        # To write hundreds of megabytes anew takes as many tenths of a second, and nobody else is served; and who
+        # sends such a message again sends the same bytes.
+        value=name if len(raw) >= LARGE else digest(msgspec.json.encode(value, order="sorted")),
         message=message,
         fetched=fetched(value),
         suspect=suspect,
@@ -276,6 +279,13 @@ def _maybe_value(value: Any, message: Message) -> bytes | None:
     if len(value) == 3 and (answers := message.tool_call_id) is not None and value.get("tool_call_id") == answers:
         return digest(message.digest + answers.encode())
     return None
+
+
+def _listed(raw: bytes) -> list[bytes]:
+    """Return the elements of a list. Raises `msgspec.MsgspecError`."""
+    elements = _ARRAY.decode(raw)
+    # Of large ones other threads get on between one and the next, which they don't within a `map`.
+    return list(map(bytes, elements)) if len(raw) < LARGE else [bytes(one) for one in elements]
 
 
 def _is_suspect(raw: bytes) -> bool:
@@ -311,6 +321,6 @@ def fetched(message: Any) -> str | None:
         for field in MEDIA_FIELDS:
             at = part.get(field)
             url = at.get("url") if isinstance(at, dict) else at
-            if isinstance(url, str) and not url.lstrip().lower().startswith("data:"):
+            if isinstance(url, str) and url.lstrip()[:5].lower() != "data:":
                 return f"content[{j}].{field}"
     return None

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graph import messages
 from graph.messages import canonical_json, chain, equal, from_chat, strings, tool_names, tools_digest
 from graph.records import Message
 
@@ -255,3 +256,11 @@ def test_half_a_surrogate_pair_is_replaced_so_that_every_message_can_be_written(
     assert msgspec.json.decode(msgspec.json.encode(message), type=Message) == message
     assert (message.text, message.reasoning) == ("x\ufffdy", "\ufffd")
     assert message.tool_calls[0].canonical == '{"a":"\ufffd"}'
+
+
+@given(st.lists(st.text(st.characters(), max_size=4), max_size=4))
+def test_texts_hashed_one_by_one_have_the_digest_of_all_of_them(parts: list[str]) -> None:
+    together = messages._hash(parts).digest()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(messages, "LARGE", 0)
+        assert messages._hash(parts).digest() == together

@@ -152,6 +152,10 @@ def test_what_is_large_is_read_each_time(monkeypatch: pytest.MonkeyPatch) -> Non
     first, again = elements.maybe_messages(large), elements.maybe_messages(large)
     assert first == again
     assert not elements._kept
+    # Its value is its bytes, where it isn't all in its canonical form.
+    spelt = raw([{"role": "user", "content": [{"type": "text", "text": "x" * 1000}]}])
+    (one,) = elements.maybe_messages(spelt) or ()
+    assert one.value == one.name == digest(spelt[1:-1])
 
 
 SECRET = "sk-treering-" + "x" * 43
