@@ -42,6 +42,11 @@ async def test_the_list_shows_which_of_two_is_broken(browser, town):
         await sight.press("t")
         await sight.until("() => location.hash.includes('trouble=1')")
         await sight.settled()
+        # The list of before stands until the one that was asked for has come.
+        await sight.until(
+            "(twins) => !twins.some((twin) => document.querySelector('[role=grid]').innerText.includes(twin))",
+            list(TWINS.values()),
+        )
         left = await sight.text("[role=grid]")
         assert all(broken in left for broken in SIX)
         assert not any(twin in left for twin in TWINS.values())

@@ -94,6 +94,7 @@ async def test_the_mask_is_the_rows(browser, town):
             await sight.tab.evaluate("(at) => { location.hash = `#/rollouts/bill-0/tokens/3?at=${at}`; }", position)
             await sight.until("(at) => document.querySelector(`#t0-${at}:not(.coming)`)", position)
             await sight.shown("Trained in row 1.")
+            await sight.idle()
             seen |= dict(
                 await sight.tab.locator(".token[data-at]:not(.coming)").evaluate_all(
                     "(cells) => cells.map((cell) => [Number(cell.dataset.at), cell.classList.contains('trained')])"
