@@ -92,7 +92,7 @@ class Elements:
         self._kept: OrderedDict[bytes, Element | None] = OrderedDict()
         self._tools: OrderedDict[bytes, Tools] = OrderedDict()
         self._lists = Lists() if lists is None else lists
-        self._room = self._most = kept_bytes
+        self._room = kept_bytes
         self._now = now
         self._swept = now()
         self._lock = threading.Lock()
@@ -202,7 +202,7 @@ class Elements:
                 return found
         try:
             value = msgspec.json.decode(raw)
-            named = digest(msgspec.json.encode(value, order="sorted"))
+            named = value_digest(value)
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError):
             return None
         found = Tools(raw=raw, value=named, digest=canonical.tools_digest(value), names=canonical.tool_names(value))
@@ -259,7 +259,7 @@ def _element(raw: bytes, value: Any, *, suspect: bool) -> Element:
         name=name,
         # To write hundreds of megabytes anew takes as many tenths of a second, and nobody else is served; and who
         # sends such a message again sends the same bytes.
-        value=name if len(raw) >= LARGE else digest(msgspec.json.encode(value, order="sorted")),
+        value=name if len(raw) >= LARGE else value_digest(value),
         message=message,
         fetched=fetched(value),
         suspect=suspect,
@@ -310,6 +310,11 @@ def suspects(fields: Mapping[str, bytes], said: Said | None, body: bytes) -> byt
     if said is None or said.heard.suspect:
         return body
     return rawjson.join({name: raw for name, raw in fields.items() if name != "messages"})
+
+
+def value_digest(value: Any) -> bytes:
+    """Return a digest of a value, as parsed from JSON, that key order and spaces don't change."""
+    return digest(msgspec.json.encode(value, order="sorted"))
 
 
 def fetched(message: Any) -> str | None:

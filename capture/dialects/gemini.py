@@ -16,12 +16,13 @@ from capture import rawjson
 from capture.dialects import messages_fields as field
 from capture.dialects.base import NO_TARGET, Asked, Earlier, Own, Request, Target, Translator, translated
 from capture.dialects.chat import Chat
+from capture.dialects.elements import value_digest
 from capture.dialects.gemini_error import error_body
 from capture.dialects.gemini_fields import Node
 from capture.dialects.gemini_repeats import READ_APART, maybe_apart
 from capture.dialects.gemini_reply import Form, GeminiTranslator
 from capture.dialects.gemini_request import chat_request, shows_thoughts
-from capture.dialects.repeats import UNTRANSLATED, body_digest, value_digest
+from capture.dialects.repeats import UNTRANSLATED, body_digest
 from capture.digests import Digests
 from capture.errors import TreeringError
 

@@ -18,6 +18,7 @@ from capture import rawjson
 from capture.dialects import messages_fields as field
 from capture.dialects.base import NO_TARGET, Asked, Earlier, Own, Request, Target, Translator, translated
 from capture.dialects.chat import Chat
+from capture.dialects.elements import value_digest
 from capture.dialects.messages_content import of_message, system_messages
 from capture.dialects.messages_error import error_body
 from capture.dialects.messages_reply import MessagesTranslator
@@ -33,7 +34,6 @@ from capture.dialects.repeats import (
     body_digest,
     joined,
     unit_of,
-    value_digest,
 )
 from capture.digests import Digests
 from capture.errors import TreeringError

@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from capture.dialects import chat
-from capture.dialects.elements import LARGE, UNUSED_S, read
+from capture.dialects.elements import LARGE, UNUSED_S, read, value_digest
 from capture.dialects.said import Element
 from capture.digests import digest
 from capture.errors import ClientError
@@ -187,11 +187,6 @@ class Repeats(Generic[Meaning]):
         if len(raw) < LARGE:
             self._kept.keep(raw, piece, 3 * len(raw) + EACH_BYTES)
         return piece
-
-
-def value_digest(value: Any) -> bytes:
-    """Return a digest of a value, as parsed from JSON, that key order and spaces don't change."""
-    return digest(msgspec.json.encode(value, order="sorted"))
 
 
 def unit_of(messages: Sequence[dict[str, Any]], repairs: Sequence[str]) -> Unit:

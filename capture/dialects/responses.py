@@ -25,7 +25,8 @@ from capture import rawjson
 from capture.dialects import responses_history, responses_shape
 from capture.dialects.base import NO_TARGET, Earlier, Own, Request, Target, Translator, translated
 from capture.dialects.chat import Chat
-from capture.dialects.repeats import UNTRANSLATED, body_digest, value_digest
+from capture.dialects.elements import value_digest
+from capture.dialects.repeats import UNTRANSLATED, body_digest
 from capture.dialects.responses_events import Original, ResponsesTranslator
 from capture.dialects.responses_items import ChatMessages, as_items
 from capture.dialects.responses_refusals import list_at, missing, object_at, text_in, unsupported, wrong

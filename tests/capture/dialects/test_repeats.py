@@ -7,8 +7,8 @@ import pytest
 
 from capture.dialects import chat
 from capture.dialects import repeats as repeats_module
-from capture.dialects.elements import UNUSED_S
-from capture.dialects.repeats import UNTRANSLATED, Kept, Repeats, body_digest, joined, unit_of, value_digest
+from capture.dialects.elements import UNUSED_S, value_digest
+from capture.dialects.repeats import UNTRANSLATED, Kept, Repeats, body_digest, joined, unit_of
 from capture.digests import digest
 
 
