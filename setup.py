@@ -1,4 +1,4 @@
-"""What pyproject.toml can't say: with COMPILE_TREERING=1 a stream's lane and a reply's lists are compiled.
+"""What pyproject.toml can't say: with COMPILE_TREERING=1 what is hot and small is compiled (`capture.compiled`).
 
 Without it, as in a release, the wheel is one for every machine, and the same in Python serves.
 """
@@ -9,10 +9,8 @@ from setuptools import Extension, setup
 
 COMPILE = os.environ.get("COMPILE_TREERING", "") not in ("", "0")
 
-FOLDER, NAMES = "capture/engines", ("_lane", "_lists")
+NAMES = ("capture/dialects/_plain", "capture/engines/_lane", "capture/engines/_lists")
 
-EXTENSIONS = [
-    Extension(f"capture.engines.{name}", [f"{FOLDER}/{name}.c"], depends=[f"{FOLDER}/_json.h"]) for name in NAMES
-]
+EXTENSIONS = [Extension(name.replace("/", "."), [f"{name}.c"], depends=["capture/_json.h"]) for name in NAMES]
 
 setup(ext_modules=EXTENSIONS if COMPILE else [])

@@ -63,7 +63,7 @@ PROJECT = ROOT / "pyproject.toml"
 RELEASE = ROOT / "client" / "VERSION"
 VERSIONS = ROOT / "tests" / "versions.toml"
 # What is compiled into .venv where it can be.
-COMPILED = (ROOT / "setup.py", *sorted((ROOT / "capture" / "engines").glob("_*.[ch]")))
+COMPILED = (ROOT / "setup.py", *sorted((ROOT / "capture").rglob("_*.[ch]")))
 TINY_MODEL = ROOT / "tests" / "real" / "tiny_model.py"
 # Folder in .real → what the model's writer is told.
 MODELS: dict[str, tuple[str, ...]] = {"model": (), "model-sharp": ("--words",)}

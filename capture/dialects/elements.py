@@ -29,10 +29,10 @@ import msgspec
 
 from capture import keys, rawjson
 from capture.dialects.lists import Lists
-from capture.dialects.said import Before, Element, Said
-from capture.digests import digest
+from capture.dialects.plain import maybe_spelled, unspelled
+from capture.dialects.said import NOTHING, Element, Heard, Said, Unread
+from capture.digests import Digests, digest
 from graph import messages as canonical
-from graph.records import Message
 
 KEPT_BYTES = 16 << 20
 """Memory that the elements may take: some two hundred conversations of up to 32 KB. Longer ones go on as lists."""
@@ -120,20 +120,14 @@ class Elements:
             if mark != _LEFT_OUT:
                 return None
             # Not kept by themselves: they go on as part of the list.
-            new = tuple(map(read, raws))
+            heard = hear(raws, before=before.heard)
         except (KeyError, ValueError, msgspec.MsgspecError, RecursionError, OverflowError):
             return None
         size = len(fields["messages"]) - len(mark) + length
         fields["messages"] = raw = body[first - 1 : first - 1 + size]
         # They were read when they were new, so they can be.
-        said = Said(
-            new,
-            before=Before(
-                before.heard,
-                lambda: _listed(raw[: 1 + length] + b"]"),
-                lambda raws: self._read(raws)[0],
-            ),
-        )
+        old = Unread(len(before.heard.names), lambda: _listed(raw[: 1 + length] + b"]"), self._all)
+        said = Said(unread=(old, Unread(len(raws), lambda: raws, _all)), heard=heard)
         if _is_long(raw):
             self._lists.keep(rollout, raw, said.heard, self._now(), before=before)
         return fields, said
@@ -142,11 +136,13 @@ class Elements:
         """Read a list of messages; None where strict JSON can't read it, or it is no list."""
         try:
             raws = _listed(raw)
-            is_new = _is_long(raw) and len(raws) > LEAD and self._are_new(raws[:LEAD])
-            elements, n_fresh = self._read_new(raw, raws) if is_new else self._read(raws)
+            if _is_long(raw) and len(raws) > LEAD and self._are_new(raws[:LEAD]):
+                said, n_fresh = self._hear_new(raw, raws)
+            else:
+                elements, n_fresh = self._read(raws)
+                said = Said(elements)
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError):
             return None
-        said = Said(elements)
         if _is_long(raw):
             # What is seen for the first time may be for the last time too: its text is kept when it comes again.
             self._lists.keep(rollout, raw, said.heard, self._now(), text=n_fresh < len(said) / 2)
@@ -163,15 +159,16 @@ class Elements:
         with self._lock:
             return None in map(self._kept.get, lead)
 
-    def _read_new(self, raw: bytes, raws: Sequence[bytes]) -> tuple[tuple[Element, ...], int]:
-        """Read a long list that nobody has begun so: none of its messages is looked up, and its first ones are kept."""
+    def _hear_new(self, raw: bytes, raws: list[bytes]) -> tuple[Said, int]:
+        """Hear a long list that nobody has begun so: none of its messages is looked up, and its first ones are kept."""
         lead, n_fresh = self._read(raws[:LEAD])
         rest = raws[LEAD:]
-        # Searched at once, and one by one only where there is something to be found.
-        searched = _is_suspect(raw)
-        told = zip(rest, msgspec.json.decode(raw)[LEAD:], strict=True)
-        new = [_element(one, value, suspect=searched and _is_suspect(one)) for one, value in told]
-        return (*lead, *new), n_fresh + len(new)
+        # Searched at once.
+        heard = hear(rest, before=NOTHING.more(lead), suspect=_is_suspect(raw))
+        return Said(unread=(Unread(len(raws), lambda: raws, self._all),), heard=heard), n_fresh + len(rest)
+
+    def _all(self, raws: Sequence[bytes]) -> Sequence[Element]:
+        return self._read(raws)[0]
 
     def _read(self, raws: Sequence[bytes]) -> tuple[tuple[Element, ...], int]:
         """Read messages; return them, and how many were not known.
@@ -243,42 +240,55 @@ class Elements:
         return raw
 
 
-def read(raw: bytes) -> Element:
-    """Read one message; nothing of it is kept. Raises `msgspec.MsgspecError` and others where strict JSON can't."""
-    return _element(raw, msgspec.json.decode(raw), suspect=_is_suspect(raw))
+def hear(raws: list[bytes], *, before: Heard = NOTHING, suspect: bool | None = None) -> Heard:
+    """Return what is asked of messages and of those `before` them; of most nothing is read for it.
 
-
-def _element(raw: bytes, value: Any, *, suspect: bool) -> Element:
-    message = canonical.from_chat(value)
-    known = _maybe_value(value, message)
-    if known is not None:
-        return Element(raw=raw, name=digest(raw), value=known, message=message, fetched=None, suspect=suspect)
-    name = digest(raw)
-    return Element(
-        raw=raw,
-        name=name,
-        # To write hundreds of megabytes anew takes as many tenths of a second, and nobody else is served; and who
-        # sends such a message again sends the same bytes.
-        value=name if len(raw) >= LARGE else value_digest(value),
-        message=message,
-        fetched=fetched(value),
-        suspect=suspect,
+    `suspect`: whether one of them is, where that is known. Raises `msgspec.MsgspecError` and others where strict JSON
+    can't read one.
+    """
+    names = list(map(digest, raws))
+    values, fetches = names, before.fetches
+    for at in unspelled(raws):
+        if values is names:
+            values = names.copy()
+        value = msgspec.json.decode(raws[at])
+        values[at] = _value(raws[at], names[at], value)
+        fetches = fetches or fetched(value) is not None
+    return Heard(
+        Digests.of(names, before=before.names),
+        Digests.of(values, before=before.values),
+        fetches,
+        before.suspect or (any(map(_is_suspect, raws)) if suspect is None else suspect),
     )
 
 
-def _maybe_value(value: Any, message: Message) -> bytes | None:
-    """Return the digest of a message's value where its canonical form says all of it; None where it doesn't.
+def read(raw: bytes) -> Element:
+    """Read one message; nothing of it is kept. Raises `msgspec.MsgspecError` and others where strict JSON can't."""
+    value, name = msgspec.json.decode(raw), digest(raw)
+    return Element(
+        raw=raw,
+        name=name,
+        value=_value(raw, name, value),
+        message=canonical.from_chat(value),
+        fetched=fetched(value),
+        suspect=_is_suspect(raw),
+    )
 
-    That is so of a role, a text and what a tool's result answers, as nearly all have; most of the bytes are then hashed
-    twice and not three times. What it is hashed from is no JSON, so it is never that of another message.
-    """
-    if type(value) is not dict or value.get("content") is not message.text or value.get("role") != message.role:
-        return None
-    if len(value) == 2:
-        return message.digest
-    if len(value) == 3 and (answers := message.tool_call_id) is not None and value.get("tool_call_id") == answers:
-        return digest(message.digest + answers.encode())
-    return None
+
+def _all(raws: Sequence[bytes]) -> Sequence[Element]:
+    return tuple(map(read, raws))
+
+
+def _value(raw: bytes, name: bytes, value: Any) -> bytes:
+    """Return the digest of a message's value; `name` is that of its bytes."""
+    if len(raw) >= LARGE:
+        # To write hundreds of megabytes anew takes as many tenths of a second, and nobody else is served; and who
+        # sends such a message again sends the same bytes.
+        return name
+    spelled = maybe_spelled(value)
+    if spelled is None:
+        return value_digest(value)
+    return name if spelled == raw else digest(spelled)
 
 
 def _listed(raw: bytes) -> list[bytes]:

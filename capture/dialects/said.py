@@ -2,7 +2,8 @@
 
 Most of a long request was said before. Of that only what every call asks is kept (`Heard`, 33 bytes a message); the
 messages themselves are in the request, and are read from there by whoever wants them: hardly anybody does, for the
-store has them. To keep them took twice a conversation's text, for each of those that run at the time.
+store has them. To keep them took twice a conversation's text, for each of those that run at the time; and what is said
+for the first time in a long request is not read either, but where it says what is asked only to who reads it.
 """
 
 from __future__ import annotations
@@ -110,14 +111,22 @@ class Column(Sequence[Item], Generic[Item]):
         return [*self._before, *self._new]
 
 
-class Before(NamedTuple):
-    """The messages that a request repeats: what is known of them, and where they can be read again."""
+class Unread(NamedTuple):
+    """Messages of which the bytes can be had, and that are read when somebody asks what they say."""
 
-    heard: Heard
-    # Gives their bytes, from the request's own.
+    n: int
+    # Gives their bytes.
     raws: Callable[[], Sequence[bytes]]
     # Says what these say.
     read: Callable[[Sequence[bytes]], Sequence[Element]]
+
+    def elements(self) -> Sequence[Element]:
+        """Return what they say."""
+        return self.read(self.raws())
+
+    def messages(self) -> Sequence[Message]:
+        """Return the same without what else is known of them."""
+        return tuple(map(_MESSAGE, self.elements()))
 
 
 class Said(Column[Element]):
@@ -125,22 +134,25 @@ class Said(Column[Element]):
 
     __slots__ = ("heard", "messages", "raws")
 
-    def __init__(self, new: Iterable[Element], *, before: Before | None = None) -> None:
-        """`new` are those that come behind the ones that it repeats."""
-        fresh = tuple(new)
-        new_raws, new_messages = list(map(_RAW, fresh)), tuple(map(_MESSAGE, fresh))
-        self.raws: Sequence[bytes] = new_raws
-        self.messages: Sequence[Message] = new_messages
-        if before is None:
-            super().__init__(0, fresh, tuple)
-            self.heard = NOTHING.more(fresh)
-            return
-        heard, raws, read = before
-        count = len(heard.names)
-        super().__init__(count, fresh, lambda: read(raws()))
-        self.raws = Column(count, new_raws, raws)
-        self.messages = Column(count, new_messages, lambda: tuple(map(_MESSAGE, read(raws()))))
-        self.heard = heard.more(fresh)
+    def __init__(
+        self, new: Iterable[Element] = (), *, unread: Sequence[Unread] = (), heard: Heard | None = None
+    ) -> None:
+        """`new` are those that come behind the `unread` ones, of which `heard` is known."""
+        elements: Sequence[Element] = tuple(new)
+        self.heard = NOTHING if heard is None else heard
+        if elements:
+            self.heard = self.heard.more(elements)
+        self.raws: Sequence[bytes] = list(map(_RAW, elements))
+        self.messages: Sequence[Message] = tuple(map(_MESSAGE, elements))
+        # Each part before what is behind it; the whole begins with the first.
+        first: Unread | None = None
+        for part in reversed(unread):
+            if first is not None:
+                elements = Column(first.n, elements, first.elements)
+            first = part
+            self.raws = Column(part.n, self.raws, part.raws)
+            self.messages = Column(part.n, self.messages, part.messages)
+        super().__init__(*((0, elements, tuple) if first is None else (first.n, elements, first.elements)))
 
 
 NOTHING = Heard()

@@ -11,7 +11,7 @@ takes 1.5 us, and what surrounds it, from chunk to chunk, as much again where th
 kernel cools them, and each function of Python's that a token passes costs more than its bytecode. Here a token passes
 one. This and `_lists` are the whole of what is compiled, and both may be absent: then the same in Python serves. */
 
-#include "_json.h"
+#include "../_json.h"
 #include <structmember.h>
 
 enum { CONTENT, REASONING, REASONING_CONTENT, FIELDS };

@@ -8,15 +8,8 @@ Rules
 Why: a prompt has 100,000 ids, and each is read in 2 ns where numpy takes 11; a short list costs numpy's calls some
 5 us, whatever there is in it; and 200 logprobs are 200 objects of Python's before they are an array. */
 
-#include "_json.h"
+#include "../_json.h"
 #include <float.h>
-#include <stdint.h>
-
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && defined(__GNUC__)
-#define BY_WORDS 1
-#else
-#define BY_WORDS 0
-#endif
 
 /* Return where a number from 0 to 2^31 - 1 ends, without leading zeros; NULL where there is none.
 

@@ -25,10 +25,10 @@ import re
 
 import numpy as np
 
-from capture.engines.compiled import maybe_compiled
+from capture.compiled import maybe_compiled
 from graph.records import IntArray
 
-compiled = maybe_compiled("_lists")
+compiled = maybe_compiled("capture.engines._lists")
 """The lists of numbers in C; None where that was not built, and numpy serves."""
 
 MAX_ID = 2**31 - 1

@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from capture import rawjson
+from capture.compiled import maybe_compiled
 from capture.dialects.express import Lane, PlainLane, Token, Way
-from capture.engines.compiled import maybe_compiled
 from capture.engines.sampled import decode_ids, decode_logprobs
 
-compiled = maybe_compiled("_lane")
+compiled = maybe_compiled("capture.engines._lane")
 """The lane in C, and the way of its tokens; None where it was not built, and both in Python serve."""
 
 _LOGPROBS = b',"logprobs":'
@@ -54,15 +54,15 @@ _delta = msgspec.json.Decoder(dict[str, Any]).decode
 _text = msgspec.json.Decoder(str).decode
 
 # Text as every JSON writer has it, with no escapes but those of one letter, and such text of ASCII alone; a logprob as
-# Python writes floats, within a double's range; a byte.
-TEXT = rb'(?:[ !#-\[\]-~\x80-\xff]++|\\[bfnrt"\\])*+'
-ASCII = rb'(?:[ !#-\[\]-~]++|\\[bfnrt"\\])*+'
+# Python writes floats, within a double's range; a byte. (No group is possessive: `capture.rawjson` says why.)
+TEXT = rb'(?:[ !#-\[\]-~\x80-\xff]++|\\[bfnrt"\\])*'
+ASCII = rb'(?:[ !#-\[\]-~]++|\\[bfnrt"\\])*'
 FLOAT = rb"-?(?:0|[1-9][0-9]{0,15})(?:\.[0-9]{1,20}(?:[eE][+-]?[0-9]{1,2})?|[eE][+-]?[0-9]{1,2})"
 ID = rb"(?:0|[1-9][0-9]{0,8})"
 _BYTE = rb"(?:0|[1-9][0-9]{0,2})"
 _token = re.compile(
     rb'(\{"(content|reasoning|reasoning_content)":"(' + TEXT + rb')"\}),"logprobs":\{"content":\[\{"token":"(?:\3"|'
-    + ASCII + rb'"),"logprob":(' + FLOAT + rb'),"bytes":(?:null|\[(?:' + _BYTE + rb"(?:," + _BYTE + rb')*+)?\])'
+    + ASCII + rb'"),"logprob":(' + FLOAT + rb'),"bytes":(?:null|\[(?:' + _BYTE + rb"(?:," + _BYTE + rb')*)?\])'
     rb',"top_logprobs":\[\]\}\]\},"finish_reason":null,"token_ids":\[(' + ID + rb")\]\}\]\}\n\n"
 ).fullmatch  # fmt: skip
 
@@ -71,7 +71,7 @@ _token = re.compile(
 _last = re.compile(
     rb'(\{(?:"(content|reasoning|reasoning_content)":"(' + TEXT + rb')")?\}),"logprobs":'
     rb'(null|\{"content":\[\{"token":"(?:\3"|' + ASCII + rb'"),"logprob":' + FLOAT + rb',"bytes":(?:null|\[(?:' + _BYTE
-    + rb"(?:," + _BYTE + rb')*+)?\]),"top_logprobs":\[\]\}\]\}),"finish_reason":"([a-z_]{1,40})","stop_reason":null'
+    + rb"(?:," + _BYTE + rb')*)?\]),"top_logprobs":\[\]\}\]\}),"finish_reason":"([a-z_]{1,40})","stop_reason":null'
     rb',"token_ids":(null|\[' + ID + rb"\])\}\]\}"
 ).fullmatch  # fmt: skip
 _LAST_NULLS = b',"logprobs":null,"finish_reason":"%b","stop_reason":null,"token_ids":null}]}'

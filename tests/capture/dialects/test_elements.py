@@ -12,7 +12,7 @@ from capture.dialects import chat
 from capture.dialects import elements as elements_module
 from capture.dialects.chat import Chat
 from capture.dialects.elements import Elements, fetched, suspects
-from capture.dialects.said import Element
+from capture.dialects.said import Heard
 from capture.digests import digest
 from capture.errors import ClientError
 from graph import messages as canonical
@@ -227,13 +227,13 @@ def test_only_what_is_new_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     first = elements.maybe_messages(rawjson.split(said("a", "b"))["messages"])
     assert first is not None
     new: list[bytes] = []
-    real = elements_module.read
+    real = elements_module.hear
 
-    def noted(one: bytes) -> Element:
-        new.append(one)
-        return real(one)
+    def noted(raws: list[bytes], **more: Any) -> Heard:
+        new.extend(raws)
+        return real(raws, **more)
 
-    monkeypatch.setattr(elements_module, "read", noted)
+    monkeypatch.setattr(elements_module, "hear", noted)
     found = elements.maybe_begun(said("a", "b", "c"))
     assert found is not None
     fields, read = found

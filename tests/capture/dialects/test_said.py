@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capture.dialects.elements import Elements
-from capture.dialects.said import NOTHING, Before, Column, Element, Said
+from capture.dialects.said import NOTHING, Column, Element, Said, Unread
 
 SECRET = "sk-treering-" + "x" * 43
 PLAIN: dict[str, Any] = {"role": "user", "content": "a"}
@@ -40,7 +40,7 @@ def grown(before: Said, new: Said, asked: list[str] | None = None) -> Said:
         assert list(these) == list(before.raws)
         return list(before)
 
-    return Said(new, before=Before(before.heard, raws, again))
+    return Said(new, unread=[Unread(len(before), raws, again)], heard=before.heard)
 
 
 @given(messages, messages)

@@ -6,7 +6,14 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdint.h>
 #include <string.h>
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && defined(__GNUC__)
+#define BY_WORDS 1
+#else
+#define BY_WORDS 0
+#endif
 
 /* Go on behind a literal, or leave the function with 0. */
 #define EAT(literal)                                                                                                   \
@@ -26,11 +33,37 @@ know_plain(void)
         PLAIN[c] = c == '"' || c == '\\' || c == 0x7f ? 0 : c < 0x80 ? 1 : 2;
 }
 
+#define EACH(byte) (0x0101010101010101ULL * (byte))
+
+/* Return where the first byte stands that doesn't stand for itself in a string, or the last few of the text. */
+static inline const char *
+skip_plain(const char *at, const char *end, int ascii)
+{
+#if BY_WORDS
+    for (; end - at >= 8; at += 8) {
+        uint64_t word;
+        memcpy(&word, at, 8);
+        /* In each of these the lowest byte that is so has its highest bit set: a borrow only reaches those above it. */
+        uint64_t control = (word - EACH(0x20)) & ~word;
+        uint64_t quote = word ^ EACH('"'), escape = word ^ EACH('\\'), deleted = word ^ EACH(0x7f);
+        quote = (quote - EACH(1)) & ~quote;
+        escape = (escape - EACH(1)) & ~escape;
+        deleted = (deleted - EACH(1)) & ~deleted;
+        uint64_t found = (control | quote | escape | deleted | (ascii ? word : 0)) & EACH(0x80);
+        if (found)
+            return at + (__builtin_ctzll(found) >> 3);
+    }
+#else
+    (void)end, (void)ascii;
+#endif
+    return at;
+}
+
 /* Return where a string's text ends, NULL where it is none that every writer spells so. */
 static inline const char *
 text_end(const char *at, const char *end, int ascii, int *escaped)
 {
-    while (at < end) {
+    while ((at = skip_plain(at, end, ascii)) < end) {
         unsigned char c = (unsigned char)*at;
         if (PLAIN[c] == 1 || (PLAIN[c] == 2 && !ascii)) {
             at++;

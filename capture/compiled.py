@@ -7,8 +7,8 @@ from types import ModuleType
 
 
 def maybe_compiled(name: str) -> ModuleType | None:
-    """Return a module of this folder that is in C; None where it was not built."""
+    """Return the module of that name that is in C; None where it was not built."""
     try:
-        return importlib.import_module(f"capture.engines.{name}")
+        return importlib.import_module(name)
     except ImportError:
         return None
