@@ -3,6 +3,8 @@
 A ratio is judged by requests per second, since that is what the goal says. Where the pairs of a run differ too much
 among themselves for that, or there is but one, or the machine had other work to do (load, proxy and upstream keep two
 cores busy at the most), no verdict is drawn; the ratio by CPU time, which other work disturbs less, is told beside it.
+A median that is further from its goal than the middle half of the ratios is wide is on its side of it, however much
+the pairs differ: a seventh is not six tenths.
 
 A goal that the least recorder misses in the same run (`least.py`: the bare pass-through with what a record can't do
 without, and nothing else) is called out of reach: each further thing that a recorder does only costs more. Where
@@ -91,7 +93,7 @@ def _ratios(rows: Sequence[Row]) -> Iterator[Goal]:
                 least=shown(least.ratio_to_bare) if least is not None else "",
                 least_by_cpu=shown(least.cpu_ratio_to_bare) if least is not None else "",
                 verdict=_reached(
-                    _judged(row.ratio_to_bare >= wanted, row.ratio_spread),
+                    _judged(row.ratio_to_bare, wanted, row.ratio_spread),
                     own=row.ratio_to_bare,
                     wanted=wanted,
                     least=None if least is None else least.ratio_to_bare,
@@ -117,7 +119,7 @@ def _beside(rows: Sequence[Row], row: Row, system: str) -> Row | None:
 
 def _reached(verdict: Verdict, *, own: float, wanted: float, least: float | None, spread: float | None) -> Verdict:
     """Return a verdict; out of reach is what doesn't hold where the least recorder, which does more, misses it too."""
-    if verdict != "does not hold" or least is None or _judged(least >= wanted, spread) != "does not hold":
+    if verdict != "does not hold" or least is None or _judged(least, wanted, spread) != "does not hold":
         return verdict
     return "out of reach" if least >= own else verdict
 
@@ -132,15 +134,15 @@ def _peers(rows: Sequence[Row]) -> Iterator[Goal]:
             least = _beside(rows, row, "least")
             times = None if least is None else least.rps / max(row.rps, 1e-6)
             verdict = _reached(
-                _judged(row.treering_ratio >= wanted, row.treering_spread),
+                _judged(row.treering_ratio, wanted, row.treering_spread),
                 own=row.treering_ratio,
                 wanted=wanted,
                 least=times,
                 spread=None if least is None else least.ratio_spread,
             )
             shown_by = ""
-            bare = _maybe_bare(row)
-            if verdict == "does not hold" and bare is not None and row.treering_ratio <= bare < wanted:
+            bare = _maybe_bare(row, wanted)
+            if verdict == "does not hold" and bare is not None and row.treering_ratio <= bare:
                 verdict, shown_by = "out of reach", f"bare does {bare:,.1f} x"
             yield Goal(
                 what=f"beside {peer}",
@@ -157,9 +159,9 @@ def _peers(rows: Sequence[Row]) -> Iterator[Goal]:
             yield _missing(f"beside {peer}", "`bin/bench overhead --peers`")
 
 
-def _maybe_bare(peer: Row) -> float | None:
-    """Return how many times a peer's requests the bare pass-through does; None where the pairs differ too much."""
-    if not peer.ratio_to_bare or peer.ratio_spread is None or peer.ratio_spread > NOISY_SPREAD:
+def _maybe_bare(peer: Row, wanted: float) -> float | None:
+    """Return how many times a peer's requests the bare pass-through does, where that misses what is wanted; or None."""
+    if not peer.ratio_to_bare or _judged(1 / peer.ratio_to_bare, wanted, peer.ratio_spread) != "does not hold":
         return None
     return 1 / peer.ratio_to_bare
 
@@ -207,7 +209,7 @@ def _first_tokens(rows: Sequence[Row]) -> Iterator[Goal]:
             least="" if its_added is None else f"{its_added:.2f} ms",
             # A difference of two times is as good as the ratio of the same rounds. Less is more here.
             verdict=_reached(
-                _judged(added <= FIRST_TOKEN_MS, row.ratio_spread),
+                _judged(-added, -FIRST_TOKEN_MS, row.ratio_spread),
                 own=-added,
                 wanted=-FIRST_TOKEN_MS,
                 least=None if its_added is None else -its_added,
@@ -248,10 +250,11 @@ def _memory(told: Mapping[str, Any]) -> Iterator[Goal]:
         )
 
 
-def _judged(kept: bool, spread: float | None) -> Verdict:  # noqa: FBT001 - private, beside its callers
-    if spread is None or spread > NOISY_SPREAD:
+def _judged(reached: float, wanted: float, spread: float | None) -> Verdict:
+    """Hold a median up to what is wanted at the least; `spread` is how wide the middle half of the values is, by it."""
+    if spread is None or (spread > NOISY_SPREAD and abs(reached - wanted) <= spread * abs(reached)):
         return "too noisy"
-    return "holds" if kept else "does not hold"
+    return "holds" if reached >= wanted else "does not hold"
 
 
 def _missing(what: str, command: str) -> Goal:

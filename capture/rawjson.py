@@ -11,7 +11,7 @@ msgspec's `Raw` does it in one pass in C (about 1 us for a streamed chunk), but 
 are errors to it, and nesting is bounded by the interpreter's stack (msgspec 0.23). Only then does the scanner here
 step in: a loop over regular expressions, one token or one run of scalars a step, with its own stack. It is linear: each
 of them can be matched in one way only, and sets of characters are possessive; a list of 120,000 numbers is one step, a
-string of 5 MiB another. Groups are not possessive, but for one: those CPython before 3.11.5 matches wrongly (gh-106052).
+string of 5 MiB another. Groups are not possessive but for one: CPython before 3.11.5 matches those wrongly (gh-106052).
 Rejected: `json.loads` and dumping again, which loses `0.10`, exponents and escapes; and a scanner alone, which costs
 ten times as much on the ordinary path.
 """

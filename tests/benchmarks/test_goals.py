@@ -26,6 +26,11 @@ def judged(*rows: dict[str, Any]) -> list[Goal]:
         ({}, "≥ 0.8 of bare", "holds"),
         ({"ratio_to_bare": 0.79}, "≥ 0.8 of bare", "does not hold"),
         ({"ratio_to_bare": 0.79, "ratio_spread": 0.3}, "≥ 0.8 of bare", "too noisy"),
+        ({"ratio_to_bare": 0.62, "ratio_spread": 0.3}, "≥ 0.8 of bare", "too noisy"),
+        # However noisy, it is nowhere near.
+        ({"ratio_to_bare": 0.61, "ratio_spread": 0.3}, "≥ 0.8 of bare", "does not hold"),
+        ({"ratio_to_bare": 0.1, "ratio_spread": 0.9}, "≥ 0.8 of bare", "does not hold"),
+        ({"ratio_to_bare": 1.2, "ratio_spread": 0.3}, "≥ 0.8 of bare", "holds"),
         ({"prompt_tokens": 100_000, "ratio_to_bare": 0.7}, "≥ 0.7 of bare", "holds"),
         ({"prompt_tokens": 100_000, "case": "unrelated", "ratio_to_bare": 0.4}, "≥ 0.4 of bare", "holds"),
         ({"prompt_tokens": 2_000, "case": "unrelated", "ratio_to_bare": 0.5}, "≥ 0.6 of bare", "does not hold"),
@@ -121,7 +126,7 @@ def test_what_the_least_recorder_misses_too_is_out_of_reach() -> None:
     assert [goal.verdict for goal in judged(own, row(system="least", ratio_to_bare=0.1, connections=1))] == [
         "does not hold"
     ]
-    noise = row(system="least", ratio_to_bare=0.1, ratio_spread=0.5)
+    noise = row(system="least", ratio_to_bare=0.6, ratio_spread=0.5)
     assert [goal.verdict for goal in judged(own, noise)] == ["does not hold"]
     # Where Treering is the better one there is something to be found yet.
     assert [goal.verdict for goal in judged(own, row(system="least", ratio_to_bare=0.29))] == ["does not hold"]
@@ -147,8 +152,10 @@ def test_what_the_bare_pass_through_misses_beside_a_peer_is_out_of_reach() -> No
     assert (goal.verdict, goal.shown_by) == ("out of reach", "bare does 1.2 x")
     assert "out of reach: bare does 1.2 x" in section([goal])
     assert "0 the least recorder misses too, 1 the bare pass-through itself" in section([goal])
-    # It is no bound where it is the slower one, where it reaches the goal, or where its pairs say nothing.
-    for changes in ({"treering_ratio": 1.3}, {"ratio_to_bare": 0.09}, {"ratio_spread": 0.3}, {"ratio_to_bare": None}):
+    # It is no bound where it is the slower one, where it reaches the goal, or where its pairs say nothing of that.
+    (goal,) = judged(peer | {"ratio_to_bare": 0.12, "ratio_spread": 0.3})
+    assert goal.verdict == "does not hold"
+    for changes in ({"treering_ratio": 1.3}, {"ratio_to_bare": 0.09}, {"ratio_to_bare": None}):
         (goal,) = judged(peer | changes)
         assert (goal.verdict, goal.shown_by) == ("does not hold", "")
 
