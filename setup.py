@@ -9,7 +9,7 @@ from setuptools import Extension, setup
 
 COMPILE = os.environ.get("COMPILE_TREERING", "") not in ("", "0")
 
-NAMES = ("capture/dialects/_plain", "capture/engines/_lane", "capture/engines/_lists")
+NAMES = ("capture/_digests", "capture/dialects/_plain", "capture/engines/_lane", "capture/engines/_lists")
 
 EXTENSIONS = [Extension(name.replace("/", "."), [f"{name}.c"], depends=["capture/_json.h"]) for name in NAMES]
 

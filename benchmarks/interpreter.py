@@ -11,6 +11,7 @@ from __future__ import annotations
 import platform
 import timeit
 
+from capture import digests
 from capture.dialects import plain
 from capture.engines import id_text, stamp
 
@@ -40,7 +41,7 @@ def _step() -> str:
 def describe() -> str:
     """Return it as a few words: version, nanoseconds for some steps, and whether what can be is compiled."""
     took = min(timeit.repeat(_step, repeat=ROUNDS, number=STEPS)) / STEPS
-    compiled = None not in (stamp.compiled, id_text.compiled, plain.compiled)
+    compiled = None not in (stamp.compiled, id_text.compiled, plain.compiled, digests.compiled)
     parts = "with" if compiled else "without"
     return f"Python {platform.python_version()} ({took * 1e9:.0f} ns for some steps), {parts} what can be compiled"
 

@@ -33,25 +33,25 @@ know_plain(void)
         PLAIN[c] = c == '"' || c == '\\' || c == 0x7f ? 0 : c < 0x80 ? 1 : 2;
 }
 
-#define EACH(byte) (0x0101010101010101ULL * (byte))
+#if BY_WORDS
+typedef uint8_t Sixteen __attribute__((vector_size(16)));
+typedef uint64_t Halves __attribute__((vector_size(16)));
+#endif
 
 /* Return where the first byte stands that doesn't stand for itself in a string, or the last few of the text. */
 static inline const char *
 skip_plain(const char *at, const char *end, int ascii)
 {
 #if BY_WORDS
-    for (; end - at >= 8; at += 8) {
-        uint64_t word;
-        memcpy(&word, at, 8);
-        /* In each of these the lowest byte that is so has its highest bit set: a borrow only reaches those above it. */
-        uint64_t control = (word - EACH(0x20)) & ~word;
-        uint64_t quote = word ^ EACH('"'), escape = word ^ EACH('\\'), deleted = word ^ EACH(0x7f);
-        quote = (quote - EACH(1)) & ~quote;
-        escape = (escape - EACH(1)) & ~escape;
-        deleted = (deleted - EACH(1)) & ~deleted;
-        uint64_t found = (control | quote | escape | deleted | (ascii ? word : 0)) & EACH(0x80);
-        if (found)
-            return at + (__builtin_ctzll(found) >> 3);
+    const uint8_t most = ascii ? 0x7e : 0xff;
+    for (; end - at >= 16; at += 16) {
+        Sixteen bytes;
+        memcpy(&bytes, at, 16);
+        Halves found = (Halves)((bytes < 0x20) | (bytes == '"') | (bytes == '\\') | (bytes == 0x7f) | (bytes > most));
+        if (found[0])
+            return at + (__builtin_ctzll(found[0]) >> 3);
+        if (found[1])
+            return at + 8 + (__builtin_ctzll(found[1]) >> 3);
     }
 #else
     (void)end, (void)ascii;

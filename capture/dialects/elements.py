@@ -31,7 +31,7 @@ from capture import keys, rawjson
 from capture.dialects.lists import Lists
 from capture.dialects.plain import maybe_spelled, unspelled
 from capture.dialects.said import NOTHING, Element, Heard, Said, Unread
-from capture.digests import Digests, digest
+from capture.digests import Digests, digest, digests
 from graph import messages as canonical
 
 KEPT_BYTES = 16 << 20
@@ -246,17 +246,19 @@ def hear(raws: list[bytes], *, before: Heard = NOTHING, suspect: bool | None = N
     `suspect`: whether one of them is, where that is known. Raises `msgspec.MsgspecError` and others where strict JSON
     can't read one.
     """
-    names = list(map(digest, raws))
-    values, fetches = names, before.fetches
-    for at in unspelled(raws):
-        if values is names:
-            values = names.copy()
-        value = msgspec.json.decode(raws[at])
-        values[at] = _value(raws[at], names[at], value)
-        fetches = fetches or fetched(value) is not None
+    names = values = digests(raws)
+    fetches = before.fetches
+    if odd := unspelled(raws):
+        each = Digests(names)
+        told = list(each)
+        for at in odd:
+            value = msgspec.json.decode(raws[at])
+            told[at] = _value(raws[at], each[at], value)
+            fetches = fetches or fetched(value) is not None
+        values = b"".join(told)
     return Heard(
-        Digests.of(names, before=before.names),
-        Digests.of(values, before=before.values),
+        Digests(names, before=before.names),
+        Digests(values, before=before.values),
         fetches,
         before.suspect or (any(map(_is_suspect, raws)) if suspect is None else suspect),
     )

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import apsw
 
-from capture.digests import digest
+from capture.digests import digest, digests
 from capture.errors import StoreError, TreeringError
 from capture.store import chains, contents, exchanges, migrations, query, reads, rows
 from capture.store.base import FORMAT_VERSION
@@ -166,7 +166,7 @@ class _Look:
             self.n_contents += 1
             try:
                 if packed == "list":
-                    whole = b"".join([digest(element) for element in chains.added(packed, data)])
+                    whole = digests(chains.added(packed, data))
                 else:
                     whole = contents.unpack(packed, data)
             except Exception as error:  # noqa: BLE001 - damaged bytes make zlib raise what it likes

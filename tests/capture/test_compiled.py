@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from capture import digests
 from capture.compiled import maybe_compiled
 from capture.dialects import plain
 from capture.engines import id_text, stamp
@@ -20,3 +21,4 @@ def test_who_asks_has_what_was_built() -> None:
     assert maybe_compiled("capture.engines._lane") is stamp.compiled
     assert maybe_compiled("capture.engines._lists") is id_text.compiled
     assert maybe_compiled("capture.dialects._plain") is plain.compiled
+    assert maybe_compiled("capture._digests") is digests.compiled

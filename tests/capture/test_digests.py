@@ -7,12 +7,46 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capture.digests import DIGEST_BYTES, PIECE, Digests, digest
+from capture import digests as digests_module
+from capture.digests import DIGEST_BYTES, MANY, PIECE, Digests, digest, digests
 
 
 def test_a_digest_is_blake2b() -> None:
     assert digest(b"a") == hashlib.blake2b(b"a", digest_size=16).digest()
     assert len(digest(b"")) == DIGEST_BYTES
+
+
+# At and around the borders of a block of 128 bytes.
+sizes = st.sampled_from([0, 1, 127, 128, 129, 255, 256, 257, 1000]) | st.integers(0, 400)
+
+
+@given(st.lists(st.tuples(sizes, st.integers(0, 255)), max_size=12))
+def test_many_are_hashed_side_by_side_as_each_alone(given_: list[tuple[int, int]]) -> None:
+    texts = [bytes((byte + at) % 256 for at in range(size)) for size, byte in given_]
+    assert digests(texts) == b"".join(map(digest, texts))
+
+
+@pytest.mark.skipif(digests_module.compiled is None, reason="no compiler built it (`uv pip install -e .` with gcc)")
+def test_what_is_hashed_side_by_side_and_what_is_not() -> None:
+    compiled = digests_module.compiled
+    assert compiled is not None
+    even = [b"a" * 300] * MANY
+    # None where the processor has no AVX2.
+    assert compiled.digests(even) in (None, b"".join(map(digest, even)))
+    # One that is longer than all others together has the lanes for itself; and nobody else gets on meanwhile.
+    assert compiled.digests([b"a" * 1000, *even[:3]]) is None
+    assert compiled.digests([b"a" * (300 << 10)] * 4) is None
+    with pytest.raises(TypeError, match="list"):
+        compiled.digests((b"a",))
+    with pytest.raises(TypeError, match="bytes"):
+        compiled.digests([b"a", "a"])
+
+
+def test_it_does_without_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [bytes([n]) * 50 * n for n in range(MANY + 3)]
+    compiled = digests(texts)
+    monkeypatch.setattr(digests_module, "compiled", None)
+    assert digests(texts) == compiled
 
 
 lists = st.lists(st.sampled_from(list(map(digest, [b"a", b"b"]))), max_size=3 * PIECE)

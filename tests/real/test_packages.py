@@ -144,16 +144,19 @@ def test_asked_for_it_the_wheel_has_what_can_be_compiled(at_hand, built, tmp_pat
     uv_build = [setup.find_uv(), *words, "--python", at_hand["3.13"], "-o", tmp_path / "dist", source]
     run(*uv_build, cwd=tmp_path, COMPILE_TREERING="1")
     wheel = one(tmp_path / "dist", "treering-*.whl")
-    plain, lane, lists = sorted(names(wheel) - names(one(built, "treering-*.whl")))
+    digests, plain, lane, lists = sorted(names(wheel) - names(one(built, "treering-*.whl")))
+    assert re.fullmatch(r"capture/_digests\.cpython-313-.+\.so", digests)
     assert re.fullmatch(r"capture/dialects/_plain\.cpython-313-.+\.so", plain)
     assert re.fullmatch(r"capture/engines/_lane\.cpython-313-.+\.so", lane)
     assert re.fullmatch(r"capture/engines/_lists\.cpython-313-.+\.so", lists)
     run(setup.find_uv(), "venv", "-q", "--python", at_hand["3.13"], tmp_path / "venv", cwd=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     uv("pip", "install", "-q", "--python", python, wheel, cwd=tmp_path)
-    look = "from capture.dialects import plain; from capture.engines import id_text, stamp;"
-    look += "print(*(each.compiled.__name__ for each in (plain, stamp, id_text)))"
-    compiled = "capture.dialects._plain capture.engines._lane capture.engines._lists\n"
+    look = (
+        "from capture import digests; from capture.dialects import plain; from capture.engines import id_text, stamp;"
+    )
+    look += "print(*(each.compiled.__name__ for each in (digests, plain, stamp, id_text)))"
+    compiled = "capture._digests capture.dialects._plain capture.engines._lane capture.engines._lists\n"
     assert run(python, "-W", "error", "-c", look, cwd=tmp_path) == compiled
 
 
