@@ -26,8 +26,9 @@ from collections.abc import Collection, Iterator, Sequence
 import msgspec
 
 from graph.messages import strings
+from graph.quotes import Quotes
 from graph.records import Call, Message, ToolCall
-from graph.replies import Replies
+from graph.replies import Replies, texts
 
 CARRIED_CHARS = 16
 """A reply this long stands in another call's text by more than chance."""
@@ -73,6 +74,8 @@ class Trees:
         # Roots of trees that made a summary for another. They are not gone on with, though the next summary is asked
         # for with the same system text, and shows what was said since.
         self._spent: set[int] = set()
+        # What was said, as far as it is long enough to be known again.
+        self._quotes = Quotes()
         # User message → texts of replies that stood in it when it was first looked at.
         self._inside: dict[bytes, tuple[str, ...]] = {}
 
@@ -85,7 +88,12 @@ class Trees:
         self.members.setdefault(root, []).append(call.n)
         self._spent |= {self.root[n] for n in carries} - {root}
         self._tools.setdefault(root, set()).add(call.tools)
-        if call.reply is not None and call.reply.tool_calls:
+        if call.reply is None:
+            return
+        for said in texts(call.reply):
+            if len(said) >= CARRIED_CHARS:
+                self._quotes.add(said)
+        if call.reply.tool_calls:
             found = (text for tool_call in call.reply.tool_calls for text in strings(tool_call.arguments))
             self._arguments.append((call.n, tuple(found)))
 
@@ -168,9 +176,7 @@ class Trees:
     def _texts_inside(self, message: Message) -> tuple[str, ...]:
         found = self._inside.get(message.digest)
         if found is None:
-            text = message.text
-            found = tuple(said for said in self._replies.texts if len(said) >= CARRIED_CHARS and said in text)
-            self._inside[message.digest] = found
+            found = self._inside[message.digest] = self._quotes.inside(message.text)
         return found
 
     def _commissioned(self, call: Call, carriers: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ of the opening tells conversations apart, and a reply only counts as carried whe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from graph.records import Call, Message
 from graph.tokens import Trie
@@ -47,17 +47,10 @@ class Replies:
         for tool_call in reply.tool_calls:
             if tool_call.id is not None:
                 self._by_tool_call.setdefault(tool_call.id, []).append(call.n)
-        text = reply.text.strip()
-        for said in {text, _block_at_end(text)} - {""}:
+        for said in texts(reply):
             self._by_text.setdefault(said, []).append(call.n)
-        if call.delivered is False and (text or reply.tool_calls or reply.reasoning):
+        if call.delivered is False and (reply.text.strip() or reply.tool_calls or reply.reasoning):
             self._broken.add(call.n)
-
-    @property
-    def texts(self) -> Iterator[str]:
-        """Every text that was said, once, without the white space around it; of one that ends in a tagged block what
-        stands in the block, too, since claude-code carries no more of its summary."""
-        return iter(self._by_text)
 
     def saying(self, text: str) -> Sequence[int]:
         """Return the calls whose reply is `text`, or a block with it at the end, white space around it aside."""
@@ -169,6 +162,13 @@ class Replies:
             before.ended or 0,
             n,
         )
+
+
+def texts(reply: Message) -> tuple[str, ...]:
+    """Return what a reply says, without the white space around it; where it ends in a tagged block, what stands in
+    the block, too, since claude-code carries no more of its summary."""
+    text = reply.text.strip()
+    return tuple(dict.fromkeys(said for said in (text, _block_at_end(text)) if said))
 
 
 def _begins(message: Message, reply: Message) -> bool:
