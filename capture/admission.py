@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 
-from capture import keys
+from capture import keys, media
 from capture.dialects.base import Request, with_fields
-from capture.dialects.elements import fetched
 from capture.engines.base import Adapter
 from capture.errors import ClientError
 from capture.rawjson import join, split
@@ -51,9 +50,6 @@ STEERING_FIELDS = (
 
 STEERING_HEADERS = ("x-request-id", "x-data-parallel-rank", "x-override-rid", "x-override-priority")
 """Headers of the same kind."""
-
-MEDIA_URLS = "media_urls"
-"""The word in a rollout's `allow` by which the engine may fetch media from URLs."""
 
 COMPLETIONS_DEFAULT = 16
 """Tokens that `/v1/completions` samples where the request doesn't say."""
@@ -104,8 +100,7 @@ def admit(
     `served` are the engine's models. Raises `ClientError`: `model_not_found` (404, with `strict_model`) or
     `media_url_refused` (400).
     """
-    if MEDIA_URLS not in rules.allow:
-        _refuse_media_urls(request)
+    refuse_media_urls(request, rules.allow)
     changes: dict[str, bytes | None] = {}
     sampling = dict(request.sampling)
 
@@ -294,27 +289,20 @@ def _clamped(request: Request, limit: int) -> dict[str, int]:
     return {"max_completion_tokens": limit}
 
 
-def _refuse_media_urls(request: Request) -> None:
-    for i, at in enumerate(_fetched(request)):
-        if at is not None:
-            raise ClientError(
-                "media_url_refused",
-                "The engine would have to fetch this medium from a URL, and the rollout does not allow it.",
-                hint='Send it as a data: URL, or register the rollout with "allow": ["media_urls"].',
-                param=f"messages[{i}].{at}",
-            )
-
-
-def _fetched(request: Request) -> Iterable[str | None]:
-    """Return for each message where it names a medium that the engine would have to fetch, None where nowhere."""
-    if request.elements is not None:
+def refuse_media_urls(request: Request, allow: Set[str]) -> None:
+    """Raise `ClientError` `media_url_refused` (400) where the engine would fetch a medium that the rollout forbids."""
+    if media.ALLOWED in allow:
+        return
+    if request.elements is None:
+        media.refuse_in_messages(request.fields.get("messages", b""))
+    elif request.elements.heard.fetches:
         # Of four hundred messages hardly ever one has any, so they are not looked at one by one.
-        return [one.fetched for one in request.elements] if request.elements.heard.fetches else ()
-    raw = request.fields.get("messages", b"")
-    if b"_url" not in raw:
-        return ()
-    try:
-        messages = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return ()
-    return map(fetched, messages)
+        i, at = next((i, one.fetched) for i, one in enumerate(request.elements) if one.fetched is not None)
+        raise media.refused(f"messages[{i}].{at}")
+
+
+def relayed(body: bytes, model: str | None, allow: Set[str]) -> bytes:
+    """Return the body of a request that is relayed unrecorded, for the engine. Raises `ClientError` as above."""
+    if media.ALLOWED not in allow:
+        media.refuse_in(body)
+    return with_model(body, model)

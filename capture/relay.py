@@ -86,7 +86,7 @@ async def forward(
     body = await intake.read(incoming, max_body)
     headers, _ = admission.engine_headers(list(incoming.headers.items()), live.rules.allow)
     model = live.rules.model or next(iter(engine.models), None)
-    asked = body and await aside(len(body), lambda: admission.with_model(body, model))
+    asked = body and await aside(len(body), lambda: admission.relayed(body, model, live.rules.allow))
     answer = await engine.send(incoming.method, path, body=asked or None, headers=headers)
     async with answer:
         if answer.status in (401, 403):
@@ -105,6 +105,7 @@ async def count(
 
     def ask() -> tuple[Request, Ask]:
         request = dialect.read_count(body, target=target)
+        admission.refuse_media_urls(request, live.rules.allow)
         return request, engine.adapter.count(request, model=model)
 
     request, asked = await aside(len(body), ask)

@@ -32,6 +32,7 @@ from capture.dialects.lists import Lists
 from capture.dialects.plain import maybe_spelled, unspelled
 from capture.dialects.said import NOTHING, Element, Heard, Said, Unread
 from capture.digests import Digests, digest, digests
+from capture.media import fetched
 from graph import messages as canonical
 
 KEPT_BYTES = 16 << 20
@@ -53,9 +54,6 @@ LEAD = 4
 """Messages that a long list begins with, by which it is seen whether anybody began so before. Where nobody did, it is
 known again as a whole; its messages are kept where those first ones come again, in a fork or in another rollout of its
 group. To look each of them up and to keep it takes a quarter of what reading it takes."""
-
-MEDIA_FIELDS = ("image_url", "video_url", "audio_url")
-"""Where a part of a message may hold an address."""
 
 _RAW = attrgetter("raw")
 _SECRET = keys.PREFIX.encode()
@@ -327,17 +325,3 @@ def suspects(fields: Mapping[str, bytes], said: Said | None, body: bytes) -> byt
 def value_digest(value: Any) -> bytes:
     """Return a digest of a value, as parsed from JSON, that key order and spaces don't change."""
     return digest(msgspec.json.encode(value, order="sorted"))
-
-
-def fetched(message: Any) -> str | None:
-    """Return where a message, as parsed from JSON, names a medium by an address that is no data; None if nowhere."""
-    content = message.get("content") if isinstance(message, dict) else None
-    for j, part in enumerate(content if isinstance(content, list) else ()):
-        if not isinstance(part, dict):
-            continue
-        for field in MEDIA_FIELDS:
-            at = part.get(field)
-            url = at.get("url") if isinstance(at, dict) else at
-            if isinstance(url, str) and url.lstrip()[:5].lower() != "data:":
-                return f"content[{j}].{field}"
-    return None

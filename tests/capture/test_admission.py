@@ -110,6 +110,15 @@ def test_media_by_url_are_refused_by_name(url: str) -> None:
     assert sent(ask, allow=frozenset({"media_urls"}))[0]["messages"] == ask["messages"]
 
 
+def test_media_by_url_are_refused_where_only_pythons_reader_takes_it_for_json() -> None:
+    ask = {
+        "messages": [{"role": "user", "content": [{"image_url": "http://x"}]}, {"role": "user", "content": "\ud800"}]
+    }
+    with pytest.raises(ClientError) as caught:
+        sent(ask)
+    assert caught.value.param == "messages[0].content[0].image_url"
+
+
 def test_media_in_the_request_pass() -> None:
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     ask = {"messages": [{"role": "user", "content": [part]}]}

@@ -151,6 +151,29 @@ async def test_tokenising_is_relayed_and_not_recorded(home: House) -> None:
     assert (await home.graph(rollout))["calls"] == []
 
 
+FETCHING = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://10.0.0.1/"}}]}]
+
+
+async def test_media_by_url_are_refused_where_nothing_is_sampled(home: House) -> None:
+    answers = []
+    for allow in ([], ["media_urls"]):
+        headers = bearer((await home.rollout(allow=allow))["secret"])
+        status, body, _ = await ask(home, "POST", "/tokenize", json={"messages": FETCHING}, headers=headers)
+        answers.append((status, body["error"]["code"] if "error" in body else body["asked"]))
+    assert answers == [(400, "media_url_refused"), (200, {"messages": FETCHING})]
+
+
+async def test_media_by_url_are_refused_when_tokens_are_counted(engine, home: House) -> None:
+    source = {"type": "url", "url": "http://10.0.0.1/"}
+    asked = {"model": "m", "messages": [{"role": "user", "content": [{"type": "image", "source": source}]}]}
+    rollout = await home.rollout()
+    answered, _, _ = await ask(
+        home, "POST", "/v1/messages/count_tokens", json=asked, headers={"x-api-key": rollout["secret"]}
+    )
+    assert answered == 400
+    assert engine.requests == []
+
+
 # HTTP
 
 

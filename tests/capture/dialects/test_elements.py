@@ -11,7 +11,7 @@ from capture import rawjson
 from capture.dialects import chat
 from capture.dialects import elements as elements_module
 from capture.dialects.chat import Chat
-from capture.dialects.elements import Elements, fetched, suspects
+from capture.dialects.elements import Elements, suspects
 from capture.dialects.said import Heard
 from capture.digests import digest
 from capture.errors import ClientError
@@ -182,13 +182,6 @@ def test_a_secret_is_searched_where_it_may_stand(form: dict[str, Any], all_of_it
 def test_what_was_searched_when_it_was_read_is_not_searched_again() -> None:
     fields = rawjson.split(raw({"model": "m", "messages": [{"role": "user", "content": "a"}], "n": 1}))
     assert suspects(fields, Elements().maybe_messages(fields["messages"]), b"...") == b'{"model":"m","n":1}'
-
-
-def test_where_a_medium_is_fetched() -> None:
-    assert fetched({"content": [{"type": "text"}, {"image_url": {"url": " http://x"}}]}) == "content[1].image_url"
-    assert fetched({"content": [{"audio_url": "file:///x"}]}) == "content[0].audio_url"
-    assert fetched({"content": [{"image_url": {"url": " DATA:image/png;base64,AA"}}, 5]}) is None
-    assert [fetched(other) for other in (5, None, {"content": "image_url"}, {})] == [None] * 4
 
 
 values = st.recursive(
