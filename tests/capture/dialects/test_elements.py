@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -189,6 +190,23 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=8,
 )
+
+
+@pytest.mark.parametrize("damage", [b"", b"]", b"\xff", b'"\\ud800"'])
+@given(value=values | messages)
+def test_a_large_message_is_read_part_by_part_and_says_the_same(value: Any, damage: bytes) -> None:
+    text = raw(value) + damage
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(elements_module, "LARGE", 0)
+        try:
+            found = elements_module._decoded(text)
+        except msgspec.MsgspecError as error:
+            found = type(error)
+    try:
+        expected = msgspec.json.decode(text)
+    except msgspec.MsgspecError as error:
+        expected = type(error)
+    assert found == expected
 
 
 @given(st.lists(values, max_size=4), values)
