@@ -67,9 +67,9 @@ def thinks_then_answers(*, stream: bool) -> WireRequest:
 
     vLLM applies a grammar only once thinking is over, so a bias ends the thinking, and then the grammar masks the
     biased token and writes the answer. The tiny model's best logits are about 4 and </think>'s about 1: with 2 to 2.5
-    it wins after 35 tokens, with 3.5 at once, with 1 never within the limit. Behind the answer the grammar allows both of
-    the model's end tokens, nearly equal to it: which one wins differs from processor to processor, and of the second one
-    vLLM gives the id as `stop_reason`.
+    it wins after 35 tokens, with 3.5 at once, with 1 never within the limit. Behind the answer the grammar allows both
+    of the model's end tokens, nearly equal to it: which one wins differs from processor to processor, and of the second
+    one vLLM gives the id as `stop_reason`.
     """
     return WireRequest(
         name=f"think-then-answer-{'s' if stream else 'n'}",
