@@ -9,7 +9,6 @@ Rules
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from capture import rawjson
@@ -33,7 +32,12 @@ def fetched(message: Any) -> str | None:
 
 def refuse_in_messages(raw: bytes) -> None:
     """Raise `ClientError` `media_url_refused` where one of the messages, as JSON, names such a medium."""
-    messages = _loaded(raw, "messages")
+    if not _may_name(raw):
+        return
+    try:
+        messages = rawjson.loads(raw)
+    except ValueError:
+        raise _undecoded("messages") from None
     for i, message in enumerate(messages if isinstance(messages, list) else ()):
         if (at := fetched(message)) is not None:
             raise refused(f"messages[{i}].{at}")
@@ -41,16 +45,15 @@ def refuse_in_messages(raw: bytes) -> None:
 
 def refuse_in(body: bytes) -> None:
     """Raise the same where a body names one anywhere; nothing is said of one that no reader takes for JSON."""
+    # In UTF-16 and UTF-32, which Python reads as well, no name is found by its bytes.
+    if b"\0" not in body and not _may_name(body):
+        return
     try:
-        rawjson.split(body)
+        value = rawjson.loads(body)
     except ValueError:
-        try:
-            # No object, or one in UTF-16 or UTF-32, which Python reads as well.
-            value = json.loads(body)
-        except (ValueError, RecursionError):
-            return
-    else:
-        value = _loaded(body, None)
+        if _is_object(body):
+            raise _undecoded(None) from None
+        return
     todo = [("", value)]
     while todo:
         at, value = todo.pop()
@@ -81,17 +84,24 @@ def _fetched_field(part: dict[Any, Any]) -> str | None:
     return None
 
 
-def _loaded(raw: bytes, param: str | None) -> Any:
-    """Return JSON decoded; None where no address can be in it."""
-    if raw.find(b"_url") < 0 and raw.find(b"\\u") < 0:
-        return None
+def _may_name(raw: bytes) -> bool:
+    """Say whether JSON may have one of the names in it, spelled as it is or with escapes."""
+    return raw.find(b"_url") >= 0 or raw.find(b"\\u") >= 0
+
+
+def _is_object(body: bytes) -> bool:
     try:
-        return rawjson.loads(raw)
+        rawjson.split(body)
     except ValueError:
-        # It nests deeper than Python reads, and another's reader may be more patient.
-        raise ClientError(
-            "media_url_refused",
-            "This can't be decoded here, and may name a medium that the engine would have to fetch from a URL.",
-            hint='Nest it less deeply, or register the rollout with "allow": ["media_urls"].',
-            param=param,
-        ) from None
+        return False
+    return True
+
+
+def _undecoded(param: str | None) -> ClientError:
+    # It nests deeper than Python reads, and another's reader may be more patient.
+    return ClientError(
+        "media_url_refused",
+        "This can't be decoded here, and may name a medium that the engine would have to fetch from a URL.",
+        hint='Nest it less deeply, or register the rollout with "allow": ["media_urls"].',
+        param=param,
+    )

@@ -30,6 +30,12 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _elements = msgspec.json.Decoder(list[msgspec.Raw])
 _objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
+TEXT = rb'(?:[ !#-\[\]-~\x80-\xff]++|\\[bfnrt"\\])*'
+"""A string's text as every JSON writer spells it, with no escapes but those of one letter: an expression."""
+
+ASCII = rb'(?:[ !#-\[\]-~]++|\\[bfnrt"\\])*'
+"""Such text of ASCII alone."""
+
 _STRING = rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*"'
 _NUMBER = rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?"
 _SCALAR = rb"(?:" + _STRING + rb"|" + _NUMBER + rb"|true|false|null|NaN|-?Infinity)"

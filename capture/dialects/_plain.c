@@ -3,21 +3,21 @@
 
 #include "../_json.h"
 
-/* Say whether bytes are a plain message in its one spelling, but for UTF-8. */
+/* Say whether bytes are a plain message in its one spelling; where that is not `ascii`, but for UTF-8. */
 static int
-is_spelled(const char *at, const char *end)
+is_spelled(const char *at, const char *end, int ascii)
 {
     int escaped;
     EAT("{\"role\":\"");
     while (at < end && ((*at >= 'a' && *at <= 'z') || *at == '_'))
         at++;
     EAT("\",\"content\":\"");
-    if ((at = text_end(at, end, 0, &escaped)) == NULL)
+    if ((at = text_end(at, end, ascii, &escaped)) == NULL)
         return 0;
     EAT("\"");
     if (at < end && *at == ',') {
         EAT(",\"tool_call_id\":\"");
-        if ((at = text_end(at, end, 0, &escaped)) == NULL)
+        if ((at = text_end(at, end, ascii, &escaped)) == NULL)
             return 0;
         EAT("\"");
     }
@@ -29,17 +29,7 @@ is_spelled(const char *at, const char *end)
 static int
 is_utf8(const char *at, Py_ssize_t size)
 {
-    Py_ssize_t ascii = 0;
-    for (uint64_t word = 0; size - ascii >= 8; ascii += 8) {
-        memcpy(&word, at + ascii, 8);
-        if (word & 0x8080808080808080ULL)
-            break;
-    }
-    while (ascii < size && !(at[ascii] & 0x80))
-        ascii++;
-    if (ascii == size)
-        return 1;
-    PyObject *read = PyUnicode_DecodeUTF8(at + ascii, size - ascii, "strict");
+    PyObject *read = PyUnicode_DecodeUTF8(at, size, "strict");
     if (read == NULL) {
         PyErr_Clear();
         return 0;
@@ -65,7 +55,7 @@ unspelled(PyObject *Py_UNUSED(module), PyObject *raws)
         }
         const char *at = PyBytes_AS_STRING(raw);
         Py_ssize_t size = PyBytes_GET_SIZE(raw);
-        if (is_spelled(at, at + size) && is_utf8(at, size))
+        if (is_spelled(at, at + size, 1) || (is_spelled(at, at + size, 0) && is_utf8(at, size)))
             continue;
         PyObject *place = PyLong_FromSsize_t(i);
         if (place == NULL || PyList_Append(found, place) < 0)

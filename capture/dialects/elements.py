@@ -125,8 +125,8 @@ class Elements:
         size = len(fields["messages"]) - len(mark) + length
         fields["messages"] = raw = body[first - 1 : first - 1 + size]
         # They were read when they were new, so they can be.
-        old = Unread(len(before.heard.names), lambda: _listed(raw[: 1 + length] + b"]"), self._all)
-        said = Said(unread=(old, Unread(len(raws), lambda: raws, _all)), heard=heard)
+        old = Unread(len(before.heard.names), lambda: _listed(raw[: 1 + length] + b"]"), self._recall)
+        said = Said(unread=(old, Unread(len(raws), lambda: raws, _read_all)), heard=heard)
         if _is_long(raw):
             self._lists.keep(rollout, raw, said.heard, self._now(), before=before)
         return fields, said
@@ -164,9 +164,9 @@ class Elements:
         rest = raws[LEAD:]
         # Searched at once.
         heard = hear(rest, before=NOTHING.more(lead), suspect=_is_suspect(raw))
-        return Said(unread=(Unread(len(raws), lambda: raws, self._all),), heard=heard), n_fresh + len(rest)
+        return Said(unread=(Unread(len(raws), lambda: raws, self._recall),), heard=heard), n_fresh + len(rest)
 
-    def _all(self, raws: Sequence[bytes]) -> Sequence[Element]:
+    def _recall(self, raws: Sequence[bytes]) -> Sequence[Element]:
         return self._read(raws)[0]
 
     def _read(self, raws: Sequence[bytes]) -> tuple[tuple[Element, ...], int]:
@@ -276,7 +276,7 @@ def read(raw: bytes) -> Element:
     )
 
 
-def _all(raws: Sequence[bytes]) -> Sequence[Element]:
+def _read_all(raws: Sequence[bytes]) -> Sequence[Element]:
     return tuple(map(read, raws))
 
 

@@ -17,14 +17,13 @@ from typing import Any
 import msgspec
 
 from capture.compiled import maybe_compiled
+from capture.rawjson import TEXT
 
 compiled = maybe_compiled("capture.dialects._plain")
 """The same in C; None where it was not built, and the expression serves."""
 
-# Text without a control character, with the escapes of one letter.
-_TEXT = rb'(?:[ !#-\[\]-~\x80-\xff]++|\\[bfnrt"\\])*'
 _spelling = re.compile(
-    rb'\{"role":"[a-z_]*+","content":"' + _TEXT + rb'"(?:,"tool_call_id":"' + _TEXT + rb'")?\}'
+    rb'\{"role":"[a-z_]*+","content":"' + TEXT + rb'"(?:,"tool_call_id":"' + TEXT + rb'")?\}'
 ).fullmatch  # fmt: skip
 
 _encode = msgspec.json.encode

@@ -11,7 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from capture.engines.stamp import ASCII, FLOAT, ID, TEXT, begin_of, read_text, renamed
+from capture.engines.stamp import FLOAT, ID, begin_of, read_text, renamed
+from capture.rawjson import ASCII, TEXT
 
 _CHOICE = ["index", "text", "logprobs", "finish_reason", "stop_reason", "prompt_token_ids", "token_ids"]
 """A choice's fields, in the order in which vLLM writes them."""

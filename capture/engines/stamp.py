@@ -30,6 +30,7 @@ from capture import rawjson
 from capture.compiled import maybe_compiled
 from capture.dialects.express import Lane, PlainLane, Token, Way
 from capture.engines.sampled import decode_ids, decode_logprobs
+from capture.rawjson import ASCII, TEXT
 
 compiled = maybe_compiled("capture.engines._lane")
 """The lane in C, and the way of its tokens; None where it was not built, and both in Python serve."""
@@ -53,10 +54,7 @@ _BESIDE_FIRST = frozenset({"prompt_token_ids", "prompt_text"})
 _delta = msgspec.json.Decoder(dict[str, Any]).decode
 _text = msgspec.json.Decoder(str).decode
 
-# Text as every JSON writer has it, with no escapes but those of one letter, and such text of ASCII alone; a logprob as
-# Python writes floats, within a double's range; a byte. (No group is possessive: `capture.rawjson` says why.)
-TEXT = rb'(?:[ !#-\[\]-~\x80-\xff]++|\\[bfnrt"\\])*'
-ASCII = rb'(?:[ !#-\[\]-~]++|\\[bfnrt"\\])*'
+# A logprob as Python writes floats, within a double's range; an id; a byte.
 FLOAT = rb"-?(?:0|[1-9][0-9]{0,15})(?:\.[0-9]{1,20}(?:[eE][+-]?[0-9]{1,2})?|[eE][+-]?[0-9]{1,2})"
 ID = rb"(?:0|[1-9][0-9]{0,8})"
 _BYTE = rb"(?:0|[1-9][0-9]{0,2})"

@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 import apsw
 
-from capture.digests import DIGEST_BYTES, Digests, digest
+from capture.digests import DIGEST_BYTES, Digests, digest, digests
 from capture.store import bodies, contents, query
 
 KEPT_BYTES = 32 << 20
@@ -293,7 +293,7 @@ def put_chain(db: apsw.Connection, rollout: int, chain: Chain) -> None:
 
 def put(db: apsw.Connection, rollout: int, elements: list[bytes], *, names: Digests | None = None) -> Chain:
     """Store a list of raw elements; `names` are their digests, where known."""
-    chain = Chain(elements, Digests.of(map(digest, elements)) if names is None else names)
+    chain = Chain(elements, Digests(digests(elements)) if names is None else names)
     put_chain(db, rollout, chain)
     return chain
 

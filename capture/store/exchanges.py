@@ -22,7 +22,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from capture.digests import Digests, digest
+from capture.digests import Digests, digest, digests
 from capture.store import bodies, chains, contents
 from capture.store.base import Parts
 from capture.store.chains import Chain
@@ -117,7 +117,7 @@ class Filing:
         if parts is not None and key == parts.key:
             chain = Chain(parts.elements, parts.names, sort=sort)
         elif (elements := bodies.elements(value)) is not None:
-            chain = Chain(elements, Digests.of(map(digest, elements)), sort=sort)
+            chain = Chain(elements, Digests(digests(elements)), sort=sort)
         else:
             return None
         self._chains.append(chain)

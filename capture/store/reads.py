@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import apsw
 import msgspec
 
-from capture.digests import digest
+from capture.digests import Digests, digests
 from capture.errors import StoreError
 from capture.store import chains, contents, cursor, exchanges, prompts, query, rows
 from capture.store.base import Entry, Exchange, Page, Query
@@ -172,7 +172,7 @@ class _Messages:
         if messages is None:
             if packed == "list":
                 raws = chains.added(packed, query.value(self._db, "SELECT data FROM content WHERE key = ?", (content,)))
-                messages = tuple(self._message(digest(raw), raw) for raw in raws)
+                messages = tuple(map(self._message, Digests(digests(raws)), raws))
             else:
                 try:
                     messages = (self._message(name, None),)

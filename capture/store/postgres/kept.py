@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from capture.digests import Digests, digest
+from capture.digests import Digests, digest, digests
 from capture.store import bodies, contents
 from capture.store.base import Parts
 
@@ -79,7 +79,7 @@ class Kept:
 
     def put_chain(self, rollout: str, elements: Sequence[bytes], *, names: Digests | None = None) -> Chain:
         """Want a list of raw elements stored; `names` are their digests, where known."""
-        names = Digests.of(map(digest, elements)) if names is None else names
+        names = Digests(digests(list(elements))) if names is None else names
         links: list[bytes] = []
         last = b""
         for name in names:
