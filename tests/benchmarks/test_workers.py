@@ -1,4 +1,8 @@
+import contextlib
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -7,6 +11,8 @@ from benchmarks.load import Round, Sample
 from benchmarks.report import Turn
 from benchmarks.workers import Place, rows, verdict
 from tests import postgres
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def place(store: str, seconds: float, cpu_ms: float, *, replicas: int = 1, n: int = 1) -> Place:
@@ -49,3 +55,26 @@ async def test_one_process_and_replicas_serve_the_same_calls(monkeypatch: pytest
     wanted = [("sqlite", 1)] + ([] if postgres.missing() else [("postgresql", 1), ("postgresql", 2)])
     assert [(row["store"], row["replicas"]) for row in told["rows"]] == wanted
     assert all(row["calls"] == 4 for row in told["rows"])
+
+
+def test_the_benchmarks_start_without_postgresqls_driver() -> None:
+    """Which is an extra that `bin/bench` does not install."""
+    code = "import sys; sys.modules['asyncpg'] = None; import benchmarks.overhead, benchmarks.performance"
+    tried = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (tried.returncode, tried.stderr) == (0, "")
+
+
+def test_without_the_driver_one_process_and_several_are_measured_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Stub:
+        def stop(self) -> None:
+            """Do nothing."""
+
+    monkeypatch.setattr(workers.systems, "start_treering", lambda *_: Stub())
+    monkeypatch.setitem(sys.modules, "tests.postgres", None)
+    monkeypatch.delattr(sys.modules["tests"], "postgres")
+    with contextlib.ExitStack() as stack:
+        places = workers._start("http://127.0.0.1:1", tmp_path, stack, [1, 2])
+    assert [(place.store, place.workers) for place in places] == [("sqlite", 1), ("sqlite", 2)]
+    assert "no PostgreSQL" in capsys.readouterr().err
